@@ -1,0 +1,1 @@
+"""The engine, the knobs over a run, and one trainer per algorithm."""
