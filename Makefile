@@ -1,0 +1,65 @@
+# Two commands set up everything and reuse it when nothing changed: `make train` and `make test`.
+# PYTHON chooses the interpreter that .venv is made from, any Python >= 3.10 with venv and pip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One stamp per set of extras; an install runs again only when one of these files changed.
+SETUP_FILES := pyproject.toml constraints.txt hatch_build.py
+
+.PHONY: train test learn faults bench lint clean help
+
+help:
+	@echo "make train   train PPO on CartPole-v1 from the shipped config and evaluate it (about a minute)"
+	@echo "make test    the fast test suite, exactly what a bare 'pytest -q' runs"
+	@echo "make learn   the slow learning gates"
+	@echo "make faults  the long kill and fault tests"
+	@echo "make bench   the benchmarks"
+	@echo "make lint    ruff and mypy"
+	@echo "make clean   remove caches and build leftovers (not .venv, not runs)"
+
+$(BIN)/pip:
+	@echo "making a virtual environment in $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-core: $(SETUP_FILES) | $(BIN)/pip
+	@echo "installing rl-training and what it needs into $(VENV) (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(SETUP_FILES) | $(BIN)/pip
+	@echo "installing rl-training and its test tools into $(VENV) (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	@touch $@
+
+$(VENV)/.installed-all: $(SETUP_FILES) | $(BIN)/pip
+	@echo "installing rl-training, its test tools and MuJoCo into $(VENV) (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,mujoco]'
+	@touch $@
+
+# The run directory is numbered when it is taken, so the run just trained is the newest one.
+train: $(VENV)/.installed-core
+	@$(BIN)/rl-training train ppo/cartpole
+	@echo
+	@$(BIN)/rl-training evaluate "$$(ls -dt runs/ppo-CartPole-v1-s1* | head -n 1)" --episodes 50
+
+test: $(VENV)/.installed-test
+	@$(BIN)/python -m pytest -q
+
+learn: $(VENV)/.installed-all
+	@$(BIN)/python -m pytest -q -s -m learn
+
+faults: $(VENV)/.installed-test
+	@$(BIN)/python -m pytest -q -m faults
+
+bench: $(VENV)/.installed-all
+	@$(BIN)/python -m benchmarks
+
+lint: $(VENV)/.installed-test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
