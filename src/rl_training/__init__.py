@@ -1,0 +1,38 @@
+"""Reinforcement learning that resumes exactly.
+
+    from rl_training import load_config, train, resume, evaluate_checkpoint, load_policy
+
+The names above are loaded on first use (PEP 562), so that `import rl_training` and `rl-training --help` do
+not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rl_training.config import load_config
+    from rl_training.runtime.workflows import evaluate_checkpoint, load_policy, resume, train
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "evaluate_checkpoint", "load_config", "load_policy", "resume", "train"]
+
+_HOMES = {
+    "load_config": "rl_training.config",
+    "train": "rl_training.runtime.workflows",
+    "resume": "rl_training.runtime.workflows",
+    "evaluate_checkpoint": "rl_training.runtime.workflows",
+    "load_policy": "rl_training.runtime.workflows",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rl_training' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,257 @@
+"""What a training run shows while it runs: a live panel, plain lines, or nothing.
+
+The engine talks to a `Display` and never to the terminal. Progress goes to stdout, warnings to stderr.
+Nothing here is read back by the run: a display may be slow, wrong or absent, and the metrics stay the same.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+class Display(Protocol):
+    """What the engine calls. `steps` and `total` count environment steps."""
+
+    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None: ...
+
+    def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def warning(self, text: str) -> None: ...
+
+    def finish(self, metrics: Mapping[str, float]) -> None: ...
+
+
+def make_display(quiet: bool) -> Display:
+    """Live when stdout is a terminal, plain lines otherwise; `quiet` shows warnings only."""
+    if quiet:
+        return QuietDisplay()
+    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
+
+
+class QuietDisplay:
+    """Shows warnings, nothing else."""
+
+    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
+        pass
+
+    def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
+        pass
+
+    def message(self, text: str) -> None:
+        pass
+
+    def warning(self, text: str) -> None:
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    def finish(self, metrics: Mapping[str, float]) -> None:
+        pass
+
+
+class PlainDisplay(QuietDisplay):
+    """One line per update, at most `lines` of them a run, for log files and pipes."""
+
+    def __init__(self, out: IO[str] | None = None, lines: int = 20) -> None:
+        self.out = out
+        self.lines = lines
+        self.total = 0
+        self.next_line_at = 0.0
+        self.gathered: dict[str, float] = {}
+
+    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
+        self.total = total
+        self.next_line_at = steps + (total - steps) / self.lines
+        self._print(headline(config))
+        self._print(f"run directory: {run_dir}")
+
+    def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
+        # An evaluation between two lines is kept for the next one: it would be lost otherwise.
+        self.gathered |= {name: metrics[name] for name in PLAIN_METRICS if name in metrics}
+        if steps < min(self.next_line_at, self.total):
+            return
+        self.next_line_at += self.total / self.lines
+        share = 100 * steps / max(self.total, 1)
+        parts = [f"step {steps:>{len(f'{self.total:,}')},} ({share:3.0f} %)"]
+        parts += [f"{PLAIN_METRICS[name]} {number(value)}" for name, value in self.gathered.items()]
+        if "steps_per_second" in timing:
+            parts.append(f"{timing['steps_per_second']:,.0f} steps/s")
+            parts.append(f"{duration(time_left(steps, self.total, timing))} left")
+        self._print("  ".join(parts))
+        self.gathered.clear()
+
+    def message(self, text: str) -> None:
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        print(text, file=self.out or sys.stdout, flush=True)
+
+
+# What a plain line shows, in this order, and under which words.
+PLAIN_METRICS = {"episode_return": "return", "episode_length": "length", "eval/mean_return": "evaluation"}
+
+
+class LiveDisplay(QuietDisplay):
+    """A panel that stays in place: progress, time left, speed, returns with a sparkline, knobs that move.
+
+    The recent returns and the first values of the knobs are kept here only to be drawn.
+    """
+
+    # Losses and their relatives, shown in one line when they are there.
+    LEARNING = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance")
+
+    def __init__(self, console: "Console | None" = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.console = console or Console()
+        # A warning is printed above the panel when stderr is the same terminal, and reaches its file otherwise.
+        self.live = Live(console=self.console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
+        self.headline = ""
+        self.run_dir = Path()
+        self.steps = 0
+        self.total = 1
+        self.knob_names: tuple[str, ...] = ()
+        self.first_knobs: dict[str, float] = {}
+        self.moving: list[str] = []
+        self.metrics: dict[str, float] = {}
+        self.timing: dict[str, float] = {}
+        self.returns: list[float] = []
+        self.evaluations: list[tuple[int, float]] = []
+        self.drawn_at = 0.0
+
+    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
+        self.headline = headline(config)
+        self.run_dir, self.steps, self.total = run_dir, steps, max(total, 1)
+        self.knob_names = knob_names(config)
+        self.live.start()
+        self._draw()
+
+    def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
+        self.steps = steps
+        self.metrics |= metrics
+        self.timing |= timing
+        if "episode_return" in metrics:
+            self.returns.append(metrics["episode_return"])
+        if "eval/mean_return" in metrics:
+            self.evaluations.append((steps, metrics["eval/mean_return"]))
+        for name in self.knob_names:
+            if name in metrics and metrics[name] != self.first_knobs.setdefault(name, metrics[name]):
+                # Once it has moved it stays in view, also when it comes back to where it began.
+                self.moving = [known for known in self.knob_names if known in self.moving or known == name]
+        # Drawing costs milliseconds, and a fast run logs many times a second.
+        if time.monotonic() - self.drawn_at > 0.1 or steps >= self.total:
+            self._draw()
+
+    def message(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
+
+    def finish(self, metrics: Mapping[str, float]) -> None:
+        if self.live.is_started:
+            self.metrics |= metrics
+            self._draw()
+            self.live.stop()
+
+    def _draw(self) -> None:
+        self.drawn_at = time.monotonic()
+        self.live.update(self.render(), refresh=True)
+
+    def render(self) -> "RenderableType":
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        top = Table.grid(padding=(0, 1))
+        top.add_row(
+            ProgressBar(total=self.total, completed=min(self.steps, self.total), width=30),
+            Text(f"{100 * min(1.0, self.steps / self.total):3.0f} %", style="bold"),
+            Text(f"{self.steps:,} of {self.total:,} steps"),
+        )
+        body = Table.grid(padding=(0, 2))
+        body.add_column(style="dim", no_wrap=True)
+        body.add_column(overflow="fold")
+        body.add_row("progress", top)
+        if "steps_per_second" in self.timing:
+            left = duration(time_left(self.steps, self.total, self.timing))
+            gone = duration(self.timing.get("wall_seconds", 0.0))
+            body.add_row("time", f"{gone} gone, {left} left, {self.timing['steps_per_second']:,.0f} steps/s")
+        if self.returns:
+            line = Text(number(self.returns[-1]), style="bold")
+            line.append(f"  {sparkline(self.returns)}", style="green")
+            if "episode_length" in self.metrics:
+                line.append(f"  length {number(self.metrics['episode_length'])}", style="dim")
+            body.add_row("return", line)
+        if self.evaluations:
+            step, value = self.evaluations[-1]
+            line = Text(number(value), style="bold")
+            line.append(f"  {sparkline([value for _, value in self.evaluations])}", style="cyan")
+            line.append(f"  at step {step:,}", style="dim")
+            body.add_row("evaluation", line)
+        learning = [name for name in self.LEARNING if name in self.metrics]
+        if learning:
+            body.add_row(
+                "learning", "  ".join(f"{name}\u00a0{number(self.metrics[name])}" for name in learning)
+            )
+        if self.moving:
+            knobs = "  ".join(f"{name}\u00a0{number(self.metrics[name])}" for name in self.moving)
+            body.add_row("knobs", Text(knobs, style="yellow"))
+        body.add_row("run", Text(str(self.run_dir)))
+        return Panel(body, title=self.headline, title_align="left", border_style="blue", expand=False)
+
+
+def headline(config: Any) -> str:
+    """`ppo on CartPole-v1, seed 1`."""
+    return f"{config.algo} on {config.env_id}, seed {config.seed}"
+
+
+def knob_names(config: Any) -> tuple[str, ...]:
+    """The fields that have a schedule beside them: the knobs, under the config's own spelling."""
+    fields = type(config).model_fields if hasattr(type(config), "model_fields") else vars(config)
+    return tuple(name for name in fields if f"{name}_schedule" in fields)
+
+
+def time_left(steps: int, total: int, timing: Mapping[str, float]) -> float:
+    """Seconds to the end of the run at the present speed."""
+    return max(0, total - steps) / max(timing["steps_per_second"], 1e-9)
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 05 s`, `2 h 07 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60:02d} min"
+
+
+def number(value: float) -> str:
+    """Four significant digits, whole numbers without a point: `475`, `0.01234`, `2.5e-05`."""
+    if float(value).is_integer() and abs(value) < 1e6:
+        return f"{value:.0f}"
+    if 100 <= abs(value) < 1e6:
+        return f"{value:.1f}"
+    return f"{value:.4g}"
+
+
+def sparkline(values: list[float], width: int = 24) -> str:
+    """One character per value, lowest to highest; longer series are averaged in groups of equal size."""
+    finite = [value for value in values if abs(value) != float("inf") and value == value]
+    if not finite:
+        return ""
+    count = min(width, len(finite))
+    edges = [len(finite) * index // count for index in range(count + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    if high == low:
+        return SPARKS[3] * count
+    return "".join(SPARKS[round((mean - low) / (high - low) * (len(SPARKS) - 1))] for mean in means)
