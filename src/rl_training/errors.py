@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """Something the user can put right. The message is one line; the command line prints it and exits with 2."""
@@ -42,3 +44,32 @@ class NonFiniteError(RuntimeError):
 
 class StorageError(RuntimeError):
     """A write that failed (disk full, no permission). The message says which last good checkpoint remains."""
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """`"; did you mean X?"` for the candidate nearest to a misspelt word, or nothing when none is near.
+
+    Near means few typing slips (see `_slips`) for the length of the word, or else that the candidate contains it.
+    """
+    candidates = list(candidates)
+    by_distance = sorted(
+        ((_slips(word, candidate), candidate) for candidate in candidates), key=lambda pair: pair[0]
+    )
+    if by_distance and by_distance[0][0] <= max(1, round(0.4 * len(word))):
+        return f"; did you mean {by_distance[0][1]}?"
+    containing = [candidate for candidate in candidates if len(word) > 2 and word in candidate]
+    return f"; did you mean {containing[0]}?" if containing else ""
+
+
+def _slips(a: str, b: str) -> int:
+    """Letters inserted, left out, replaced or swapped with their neighbour on the way from a to b."""
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, letter in enumerate(a, start=1):
+        before, last, row = row, before, [i]
+        for j, other in enumerate(b, start=1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == other:
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

@@ -1,0 +1,306 @@
+"""Controls: every knob of every algorithm can be fixed, scheduled and warmed up, by one mechanism.
+
+For a knob `clip_coef` a config may hold, under any of the knob's spellings,
+
+    clip_coef               its fixed value
+    clip_coef_schedule      how it moves over the run (see schedules.py)
+    clip_coef_warmup_steps  steps over which it is ramped up from 0
+
+and its value at a step is
+
+    value(step) = schedule(step) · min(1, (step + 1) / warmup_steps),
+
+never below the knob's lower bound. A whole-number knob is rounded (a half goes to the even neighbour) and then held
+within its range; any other knob whose value or schedule leaves its range is refused when it is read. To hold a value
+for a while and not ramp it, give its schedule a `delay`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from rl_training.errors import did_you_mean
+from rl_training.runtime.schedules import Constant, Schedule, ScheduleError, number, parse_schedule, whole
+
+SCHEDULE = "_schedule"
+WARMUP = "_warmup_steps"
+PARTS = ("", SCHEDULE, WARMUP)  # what follows a knob's name in a config
+
+
+class Control(NamedTuple):
+    """One knob: its name, its other spellings, and the numbers it may take (bounds included)."""
+
+    name: str
+    aliases: tuple[str, ...]
+    default: float | None
+    low: float
+    high: float
+    integer: bool
+    description: str
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+
+def _knob(
+    name: str,
+    default: float | None,
+    description: str,
+    *aliases: str,
+    low: float = 0.0,
+    high: float = math.inf,
+    integer: bool = False,
+) -> Control:
+    return Control(name, aliases, default, low, high, integer, description)
+
+
+CONTROLS: dict[str, Control] = {
+    control.name: control
+    for control in (
+        _knob("learning_rate", 3e-4, "Step size of the optimizer.", "lr"),
+        _knob("ent_coef", 0.0, "Weight of the entropy bonus.", "entropy_coef", "entropy_coefficient"),
+        _knob(
+            "clip_coef", 0.2, "How far the probability ratio may leave 1.", "clip_range", "clip_coefficient"
+        ),
+        _knob("value_clip_coef", None, "How far a value may leave the old one.", "clip_range_vf"),
+        _knob("vf_coef", 0.5, "Weight of the value loss.", "value_coef"),
+        _knob("max_grad_norm", 0.5, "Norm to which gradients are clipped."),
+        _knob("target_kl", None, "KL divergence from the old policy at which an update stops (nats)."),
+        _knob("gamma", 0.99, "Discount per step.", "discount", high=1.0),
+        _knob("gae_lambda", 0.95, "Decay per step of the advantage estimate.", high=1.0),
+        _knob("update_epochs", 4, "Passes over each rollout.", "n_epochs", low=1, integer=True),
+        _knob("temperature", 1.0, "Temperature of the distribution actions are drawn from."),
+        _knob("num_simulations", 50, "Simulations per search.", low=1, integer=True),
+        _knob("root_exploration_fraction", 0.25, "Share of noise in the root's prior.", high=1.0),
+        _knob("epsilon", 0.05, "Share of random actions.", "exploration_epsilon", high=1.0),
+        _knob("tau", 0.005, "Share of the online network in each target update.", high=1.0),
+        _knob("replay_ratio", 1.0, "Updates per environment step."),
+        _knob("priority_exponent", 0.6, "How strongly priorities shape sampling.", high=1.0),
+        _knob("importance_exponent", 0.4, "How strongly sampling bias is corrected.", high=1.0),
+    )
+}
+
+_BY_SPELLING = {spelling: control for control in CONTROLS.values() for spelling in control.spellings}
+
+
+class KnobError(ValueError):
+    """A knob that cannot be used. `part` is the suffix of the entry at fault, `key` a key inside a schedule."""
+
+    def __init__(self, message: str, part: str = "", key: str | None = None) -> None:
+        super().__init__(message)
+        self.part = part
+        self.key = key
+
+
+class Knob(NamedTuple):
+    """A compiled knob: call it with the step. Its arguments were checked by `compile_knob`."""
+
+    control: Control
+    schedule: Schedule | None
+    warmup_steps: int
+    total: int | None
+
+    def __call__(self, step: int) -> float | int | None:
+        if self.schedule is None:
+            return None
+        value = self.schedule(step, self.total)
+        if step + 1 < self.warmup_steps:
+            value *= (step + 1) / self.warmup_steps
+        if self.control.integer:
+            value = round(value)
+        # The upper bound only matters to whole numbers: the others were refused if they could leave their range.
+        return min(max(value, self.control.low), self.control.high)
+
+    @property
+    def moves(self) -> bool:
+        return self.warmup_steps > 1 or not isinstance(self.schedule, Constant | None)
+
+
+def find_control(spelling: str) -> Control | None:
+    """The control that goes by this name or alias."""
+    return _BY_SPELLING.get(spelling)
+
+
+def split_key(key: str) -> tuple[Control, str, str] | None:
+    """A config key taken apart: `clip_range_schedule` -> (the control clip_coef, "clip_range", "_schedule")."""
+    for part in (SCHEDULE, WARMUP, ""):
+        spelling = key.removesuffix(part)
+        if key.endswith(part) and spelling in _BY_SPELLING:
+            return _BY_SPELLING[spelling], spelling, part
+    return None
+
+
+def compile_knob(
+    control: Control, name: str, value: Any, schedule: Any, warmup_steps: Any, total: Any
+) -> Knob:
+    """Check one knob and compile it; `name` is how messages call it. Raises KnobError, a ValueError."""
+    part = ""
+    try:
+        if value is not None:
+            value = number(value, name)
+            _check_range(control, name, value, value)
+        part = WARMUP
+        warmup_steps = whole(warmup_steps or 0, f"{name}{part}")
+        part = SCHEDULE
+        compiled: Schedule | None = None if value is None else Constant(value)
+        if schedule is not None:
+            compiled = parse_schedule(schedule, value)
+            total = None if total is None else whole(total, "total_timesteps", low=1)
+            _check_range(control, f"{name}{part}", *compiled.extremes(total))
+    except ScheduleError as error:
+        text = str(error) if str(error).startswith(name) else f"{name}{part}: {error}"
+        raise KnobError(text, part, error.key) from None
+    return Knob(control, compiled, warmup_steps, total)
+
+
+def _check_range(control: Control, name: str, low: float, high: float) -> None:
+    """Refuse values outside the range; a whole-number knob is clamped instead, so that it may fade out to 0."""
+    if control.integer:
+        return
+    if low < control.low:
+        raise ScheduleError(f"{name} must be at least {control.low:g}, not {low:g}")
+    if high > control.high:
+        raise ScheduleError(f"{name} must be at most {control.high:g}, not {high:g}")
+    if not math.isfinite(high):
+        raise ScheduleError(f"{name} grows without bound")
+
+
+def resolve(name: str, config: Any, step: int) -> Any:
+    """The value of a knob, under any spelling, at a step.
+
+    config: an object or a mapping that may hold the knob's value, schedule and warm-up under one of its spellings,
+            and total_timesteps, which a schedule without `steps` of its own needs.
+    Absent, the knob has the default of the table above; None without a schedule stays None. Raises ValueError.
+    """
+    control = find_control(name)
+    if control is None:
+        raise ValueError(f"unknown knob {name!r}{did_you_mean(name, _BY_SPELLING)}")
+
+    def read(key: str, default: Any = None) -> Any:
+        return config.get(key, default) if isinstance(config, Mapping) else getattr(config, key, default)
+
+    used = [name for name in control.spellings if any(read(name + part) is not None for part in PARTS)]
+    refuse_two_spellings(control, used)
+    if used:
+        spelling = used[0]
+        value = read(spelling, control.default)
+    else:  # either switched off by a None under one of its names, or not there at all
+        spelling = control.name
+        value = None if any(read(name, 0) is None for name in control.spellings) else control.default
+    schedule, warmup_steps = read(spelling + SCHEDULE), read(spelling + WARMUP)
+    knob = compile_knob(control, spelling, value, schedule, warmup_steps, read("total_timesteps"))
+    return knob(whole(step, "step"))
+
+
+def refuse_two_spellings(control: Control, spellings: Iterable[str]) -> None:
+    """Raise KnobError if a knob was written under more than one name."""
+    first, *others = [*spellings] or [control.name]
+    if others:
+        raise KnobError(f"{others[0]} and {first} are two spellings of one knob; keep one of them")
+
+
+def resolve_entropy_coefficient(config: Any, step: int) -> Any:
+    """The weight of the entropy bonus at a step (`ent_coef`, `entropy_coef`); at least 0."""
+    return resolve("ent_coef", config, step)
+
+
+def resolve_clip_coefficient(config: Any, step: int) -> Any:
+    """How far the probability ratio may leave 1 at a step (`clip_coef`, `clip_range`); at least 0."""
+    return resolve("clip_coef", config, step)
+
+
+def resolve_temperature(config: Any, step: int) -> Any:
+    """The temperature at a step; at least 0."""
+    return resolve("temperature", config, step)
+
+
+def resolve_num_simulations(config: Any, step: int) -> Any:
+    """Simulations per search at a step: a whole number, at least 1."""
+    return resolve("num_simulations", config, step)
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """`resolve_<spelling>` for every spelling of every knob, called as `resolve_gamma(config, step=...)`."""
+    spelling = name.removeprefix("resolve_")
+    if spelling == name or spelling not in _BY_SPELLING:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def resolver(config: Any, step: int) -> Any:
+        return resolve(spelling, config, step)
+
+    resolver.__name__ = resolver.__qualname__ = name
+    resolver.__doc__ = _BY_SPELLING[spelling].description
+    return resolver
+
+
+class Now:
+    """The knobs at one step, as attributes under the config's own names."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are not there; declared so that type checkers accept the ones that are.
+        raise AttributeError(f"this algorithm has no knob {name!r}; it has {', '.join(self.__dict__)}")
+
+    def __repr__(self) -> str:
+        return f"Now({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+
+
+class Knobs:
+    """The knobs during one iteration, which began at `step`."""
+
+    def __init__(self, controls: Controls, step: int) -> None:
+        self._controls = controls
+        self._began = step
+        self._step = step
+
+    def after(self, steps: int) -> Now:
+        """The knobs as they stand `steps` environment steps into this iteration."""
+        self._step = self._began + steps
+        return Now(self._controls.values(self._step))
+
+    @property
+    def used(self) -> dict[str, float | int]:
+        """Every knob that has a value, at the step last asked for (or at the iteration's first)."""
+        return {name: value for name, value in self._controls.values(self._step).items() if value is not None}
+
+
+class Controls:
+    """The knobs of one config over its run, compiled once."""
+
+    def __init__(self, knobs: Mapping[str, Knob]) -> None:
+        self._moving = {name: knob for name, knob in knobs.items() if knob.moves}
+        self._first = {name: knob(0) for name, knob in knobs.items()}
+
+    @classmethod
+    def of(cls, config: Any) -> Controls:
+        """The knobs of a config: those of its fields whose name is a spelling of a control."""
+        return cls(compile_knobs(config))
+
+    def at(self, step: int) -> Knobs:
+        """The knobs of the iteration that begins at this step."""
+        return Knobs(self, step)
+
+    def values(self, step: int) -> dict[str, Any]:
+        """Name -> value of every knob at a step; None for those switched off."""
+        return self._first | {name: knob(step) for name, knob in self._moving.items()}
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The knobs whose value changes over the run."""
+        return tuple(self._moving)
+
+
+def compile_knobs(config: Any) -> dict[str, Knob]:
+    """Every knob of a config object, by the name of its field. Raises KnobError."""
+    knobs = {}
+    for name in type(config).model_fields:
+        control = find_control(name)
+        if control is not None:
+            value, schedule, warmup = (getattr(config, name + part, None) for part in PARTS)
+            knobs[name] = compile_knob(control, name, value, schedule, warmup, config.total_timesteps)
+    return knobs

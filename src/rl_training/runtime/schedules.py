@@ -1,0 +1,328 @@
+"""Schedules: how a number moves over a run. A schedule is a pure function of the step, so it has no state to save.
+
+With e = step - delay (steps since the schedule began), n = steps (its length; the rest of the run if not given) and
+f = e / n, from `start` to `end`:
+
+    constant     start
+    linear       start + (end - start) · f
+    cosine       end + (start - end) · (1 + cos πf) / 2
+    exponential  start · (end / start)^f                  start and end above 0
+    polynomial   end + (start - end) · (1 - f)^power      power 2 unless given
+    step         start · factor^⌊e / every⌋, or the value of the last of `points` reached
+    points       straight lines through [[e, value], ...]
+
+All hold their start until the delay is over, and their end for ever after. Written forms:
+
+    linear                                       from the knob's fixed value to 0
+    linear:0.1                                   from the knob's fixed value to 0.1
+    {type: linear, start: 0.3, end: 0.1, delay: 1000, steps: 50_000}
+    {type: step, factor: 0.5, every: 100_000}
+    [[0, 0.3], [50_000, 0.1]]
+    0.1                                          constant
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any, NamedTuple, Protocol
+
+from rl_training.errors import did_you_mean
+
+KEYS = {  # what may stand beside `type` in each kind of schedule
+    "constant": ("start", "value"),
+    "linear": ("start", "end", "steps", "delay"),
+    "cosine": ("start", "end", "steps", "delay"),
+    "exponential": ("start", "end", "steps", "delay"),
+    "polynomial": ("start", "end", "power", "steps", "delay"),
+    "step": ("points", "start", "factor", "every", "steps", "delay"),
+    "points": ("points", "delay"),
+    "piecewise": ("points", "delay"),  # the same under the name others use
+}
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot be used; `key` names the entry at fault inside a mapping, if there is one."""
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class Schedule(Protocol):
+    """A compiled schedule: call it with the step and the length of the run."""
+
+    def __call__(self, step: int, total: int | None) -> float: ...
+
+    def extremes(self, total: int | None) -> tuple[float, float]:
+        """The lowest and the highest value it can take."""
+
+
+class Ramp(NamedTuple):
+    """One curve from start to end, `steps` long (None: until the run ends), after `delay` steps at start."""
+
+    curve: Callable[[float, float, float], float]
+    start: float
+    end: float
+    steps: int | None
+    delay: int
+
+    def __call__(self, step: int, total: int | None) -> float:
+        elapsed = step - self.delay
+        if elapsed <= 0:
+            return self.start
+        length = _length(self.steps, self.delay, total)
+        if elapsed >= length:
+            return self.end  # the number itself: rounding in the curve must not show in the last value
+        low, high = self.extremes(total)
+        return min(max(self.curve(self.start, self.end, elapsed / length), low), high)
+
+    def extremes(self, total: int | None) -> tuple[float, float]:
+        return min(self.start, self.end), max(self.start, self.end)
+
+
+class Constant(NamedTuple):
+    """One value for the whole run."""
+
+    value: float
+
+    def __call__(self, step: int, total: int | None) -> float:
+        return self.value
+
+    def extremes(self, total: int | None) -> tuple[float, float]:
+        return self.value, self.value
+
+
+class Decay(NamedTuple):
+    """A staircase: multiplied by `factor` after `every` steps, `steps` long (None: until the run ends)."""
+
+    start: float
+    factor: float
+    every: int
+    steps: int | None
+    delay: int
+
+    def __call__(self, step: int, total: int | None) -> float:
+        elapsed = min(max(0, step - self.delay), _length(self.steps, self.delay, total))
+        try:
+            return self.start * self.factor ** (elapsed // self.every)
+        except OverflowError:
+            return math.copysign(math.inf, self.start)
+
+    def extremes(self, total: int | None) -> tuple[float, float]:
+        last = self(self.delay + _length(self.steps, self.delay, total), total)
+        return min(self.start, last), max(self.start, last)
+
+
+class Points(NamedTuple):
+    """Values at given steps after `delay`; between them straight lines, or a staircase that holds the last one."""
+
+    points: tuple[tuple[int, float], ...]
+    stairs: bool
+    delay: int
+
+    def __call__(self, step: int, total: int | None) -> float:
+        elapsed = step - self.delay
+        from_step, from_value = self.points[0]
+        for to_step, to_value in self.points:
+            if elapsed < to_step:
+                if self.stairs or to_step == self.points[0][0]:
+                    return from_value
+                fraction = (elapsed - from_step) / (to_step - from_step)
+                low, high = sorted((from_value, to_value))
+                return min(max(_linear(from_value, to_value, fraction), low), high)
+            from_step, from_value = to_step, to_value
+        return from_value
+
+    def extremes(self, total: int | None) -> tuple[float, float]:
+        values = [value for _, value in self.points]
+        return min(values), max(values)
+
+
+def parse_schedule(raw: Any, value: float | None) -> Schedule:
+    """Compile what the user wrote. `value` is the knob's fixed value: the start of a schedule that names none.
+
+    Raises ScheduleError, a ValueError.
+    """
+    if isinstance(raw, str):
+        return _parse_mapping(_expand(raw), value)
+    if isinstance(raw, Mapping):
+        return _parse_mapping(raw, value)
+    if isinstance(raw, Sequence):
+        return Points(_points(raw), stairs=False, delay=0)
+    if isinstance(raw, Real) and not isinstance(raw, bool):
+        return Constant(number(raw, "a constant schedule"))
+    raise ScheduleError(f"a schedule is a name, a mapping or a list of points, not {raw!r}")
+
+
+def names_start(raw: Any) -> bool:
+    """Whether a schedule brings its own start, so that the knob's fixed value has no effect."""
+    if isinstance(raw, Mapping):
+        return any(raw.get(key) is not None for key in ("start", "value", "points"))
+    return raw is not None and not isinstance(raw, str)
+
+
+def number(value: Any, what: str) -> float:
+    """A finite number as a float; bools and strings are not numbers."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ScheduleError(f"{what} must be a number, not {value!r}")
+    try:
+        result = float(value)
+    except OverflowError:
+        result = math.inf
+    if not math.isfinite(result):
+        raise ScheduleError(f"{what} must be a finite number, not {result}")
+    return result
+
+
+def whole(value: Any, what: str, low: int = 0) -> int:
+    """A whole number of at least `low`; 1e6 is one, 2.7 is not."""
+    result = number(value, what)
+    if result != int(result):
+        raise ScheduleError(f"{what} must be a whole number, not {value!r}")
+    if result < low:
+        raise ScheduleError(f"{what} must be at least {low}, not {value!r}")
+    return int(value)
+
+
+def _expand(short: str) -> dict[str, Any]:
+    """`linear` and `linear:0.1` as mappings."""
+    kind, colon, end = short.partition(":")
+    kind = kind.strip()
+    if not colon:
+        return {"type": kind}
+    _check_kind(kind)
+    if "end" not in KEYS[kind]:
+        raise ScheduleError(f"{short!r}: a {kind} schedule has no end to write after the colon")
+    try:
+        return {"type": kind, "end": float(end)}
+    except ValueError:
+        raise ScheduleError(f"{short!r}: {end.strip()!r} after the colon is not a number") from None
+
+
+def _check_kind(kind: Any) -> None:
+    if not isinstance(kind, str) or kind not in KEYS:
+        hint = did_you_mean(kind, KEYS) if isinstance(kind, str) else ""
+        raise ScheduleError(
+            f"unknown schedule type {kind!r}{hint or '; there are ' + ', '.join(KEYS)}", "type"
+        )
+
+
+def _parse_mapping(raw: Mapping[str, Any], value: float | None) -> Schedule:
+    kind = _kind(raw)
+    for key in raw:
+        if key not in (*KEYS[kind], "type", "kind"):
+            hint = did_you_mean(str(key), KEYS[kind]) or f"; it has {', '.join(KEYS[kind])}"
+            raise ScheduleError(f"a {kind} schedule has no {key!r}{hint}", str(key))
+    given = {key: entry for key, entry in raw.items() if entry is not None}
+    try:
+        return _build(kind, given, value)
+    except ScheduleError as error:
+        # Messages of number() and whole() begin with the entry they speak of.
+        at_fault = str(error).partition(" ")[0]
+        raise ScheduleError(
+            f"{kind} schedule: {error}", error.key or (at_fault if at_fault in raw else None)
+        ) from None
+
+
+def _kind(raw: Mapping[str, Any]) -> str:
+    if "type" in raw and "kind" in raw:
+        raise ScheduleError("a schedule has `type` or `kind`, not both", "kind")
+    if "type" not in raw and "kind" not in raw:
+        # A misspelt `type` is nearer to the truth than a missing one.
+        known = {name for names in KEYS.values() for name in names}
+        stranger = next((str(key) for key in raw if key not in known), None)
+        hint = did_you_mean(stranger, ("type", "kind", *sorted(known))) if stranger else ""
+        raise ScheduleError(
+            f"a schedule has no {stranger!r}{hint}" if hint else "a schedule needs a `type`", stranger
+        )
+    kind = raw["type"] if "type" in raw else raw["kind"]
+    _check_kind(kind)
+    return str(kind)
+
+
+def _build(kind: str, given: Mapping[str, Any], value: float | None) -> Schedule:
+    delay = whole(given.get("delay", 0), "delay")
+    steps = whole(given["steps"], "steps", low=1) if "steps" in given else None
+    if kind in ("points", "piecewise"):
+        return Points(_points(given.get("points")), stairs=False, delay=delay)
+    if kind == "step" and "points" in given:
+        for key in ("start", "factor", "every", "steps"):
+            if key in given:
+                raise ScheduleError(f"{key} does not go with points", key)
+        return Points(_points(given["points"]), stairs=True, delay=delay)
+
+    if "start" in given and "value" in given:
+        raise ScheduleError("value is another name for start; give one of them", "value")
+    first = given.get("start", given.get("value", value))
+    if first is None:
+        raise ScheduleError("it needs a start, because the knob has no fixed value")
+    start = number(first, "value" if "value" in given else "start")
+    if kind == "constant":
+        return Constant(start)
+    if kind == "step":
+        if "factor" not in given or "every" not in given:
+            raise ScheduleError("it needs points, or factor and every")
+        factor = number(given["factor"], "factor")
+        if factor <= 0:
+            raise ScheduleError(f"factor must be above 0, not {given['factor']!r}", "factor")
+        return Decay(start, factor, whole(given["every"], "every", low=1), steps, delay)
+
+    end = number(given.get("end", 0.0), "end")
+    curve: Callable[[float, float, float], float]
+    if kind == "exponential":
+        if start <= 0 or end <= 0:
+            raise ScheduleError(f"start and end must be above 0, not {start:g} and {end:g}", "end")
+        curve = _exponential
+    elif kind == "polynomial":
+        power = number(given.get("power", 2.0), "power")
+        if power <= 0:
+            raise ScheduleError(f"power must be above 0, not {given['power']!r}", "power")
+        curve = _Polynomial(power)
+    else:
+        curve = _linear if kind == "linear" else _cosine
+    return Ramp(curve, start, end, steps, delay)
+
+
+def _points(raw: Any) -> tuple[tuple[int, float], ...]:
+    if not isinstance(raw, Sequence) or isinstance(raw, str) or not raw:
+        raise ScheduleError(f"points must be a list of [step, value], not {raw!r}", "points")
+    points: list[tuple[int, float]] = []
+    for pair in raw:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise ScheduleError(f"points must be [step, value], not {pair!r}", "points")
+        points.append((whole(pair[0], "points: the step"), number(pair[1], "points: the value")))
+        if len(points) > 1 and points[-1][0] <= points[-2][0]:
+            raise ScheduleError(
+                f"points must have rising steps, but {points[-1][0]} follows {points[-2][0]}", "points"
+            )
+    return tuple(points)
+
+
+def _length(steps: int | None, delay: int, total: int | None) -> int:
+    """How many steps a schedule takes after its delay."""
+    if steps is not None:
+        return steps
+    if total is None:
+        raise ScheduleError("a schedule without steps needs the config's total_timesteps")
+    return max(0, total - delay)
+
+
+def _linear(start: float, end: float, fraction: float) -> float:
+    return start + (end - start) * fraction
+
+
+def _cosine(start: float, end: float, fraction: float) -> float:
+    return end + (start - end) * (1.0 + math.cos(math.pi * fraction)) / 2.0
+
+
+def _exponential(start: float, end: float, fraction: float) -> float:
+    return start * (end / start) ** fraction
+
+
+class _Polynomial(NamedTuple):
+    power: float
+
+    def __call__(self, start: float, end: float, fraction: float) -> float:
+        return end + (start - end) * (1.0 - fraction) ** self.power
