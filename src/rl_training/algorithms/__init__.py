@@ -1,0 +1,1 @@
+"""Update rules: pure maths on tensors, one file per paper."""

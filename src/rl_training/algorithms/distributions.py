@@ -1,0 +1,137 @@
+"""Action distributions as functions of the numbers a network puts out.
+
+A family holds no batch: it reads one tensor of parameters [..., P] and works on actions in
+model space (indices for discrete actions, about [-1, 1] for continuous ones). log_prob and
+entropy are those of the whole action: independent components are summed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Family(Protocol):
+    """What every distribution family can do; `parameters` [..., P], actions [...] or [..., D]."""
+
+    @property
+    def num_parameters(self) -> int: ...
+
+    def sample(self, parameters: Tensor) -> Tensor: ...
+
+    def mode(self, parameters: Tensor) -> Tensor: ...
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor: ...
+
+    def entropy(self, parameters: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of n choices; the parameters are n logits, the action is an index [...]."""
+
+    num_choices: int
+
+    @property
+    def num_parameters(self) -> int:
+        return self.num_choices
+
+    def sample(self, parameters: Tensor) -> Tensor:
+        """Gumbel-max: argmaxᵢ (logitᵢ - log Eᵢ) with Eᵢ ~ Exp(1)."""
+        return (parameters - torch.empty_like(parameters).exponential_().log()).argmax(-1)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return parameters.argmax(-1)
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        return F.log_softmax(parameters, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        log_prob = F.log_softmax(parameters, -1)
+        return -(log_prob.exp() * log_prob).sum(-1)
+
+
+@dataclass(frozen=True)
+class MultiCategorical:
+    """Several independent choices; the parameters are all their logits, the action is [..., K]."""
+
+    num_choices: tuple[int, ...]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(self.num_choices)
+
+    def _split(self, parameters: Tensor) -> list[tuple[Categorical, Tensor]]:
+        parts = parameters.split(self.num_choices, -1)
+        return [(Categorical(n), part) for n, part in zip(self.num_choices, parts, strict=True)]
+
+    def sample(self, parameters: Tensor) -> Tensor:
+        return torch.stack([family.sample(part) for family, part in self._split(parameters)], -1)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return torch.stack([family.mode(part) for family, part in self._split(parameters)], -1)
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        choices = zip(self._split(parameters), action.unbind(-1), strict=True)
+        return torch.stack([family.log_prob(part, choice) for (family, part), choice in choices]).sum(0)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        return torch.stack([family.entropy(part) for family, part in self._split(parameters)]).sum(0)
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """K independent coins; the parameters are the logits of heads [..., K], the action is 0 or 1 [..., K]."""
+
+    num_coins: int
+
+    @property
+    def num_parameters(self) -> int:
+        return self.num_coins
+
+    def sample(self, parameters: Tensor) -> Tensor:
+        return (torch.rand_like(parameters) < parameters.sigmoid()).long()
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return (parameters > 0).long()
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        return -F.binary_cross_entropy_with_logits(parameters, action.float(), reduction="none").sum(-1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """H = softplus(l) - l σ(l) for each logit l."""
+        return (F.softplus(parameters) - parameters * parameters.sigmoid()).sum(-1)
+
+
+@dataclass(frozen=True)
+class DiagonalGaussian:
+    """D independent normals; the parameters are D means, then D log standard deviations."""
+
+    num_dimensions: int
+
+    @property
+    def num_parameters(self) -> int:
+        return 2 * self.num_dimensions
+
+    def sample(self, parameters: Tensor) -> Tensor:
+        mean, log_std = parameters.chunk(2, -1)
+        return mean + log_std.exp() * torch.randn_like(mean)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return parameters[..., : self.num_dimensions]
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        """Σ -½ ((a - μ) / σ)² - log σ - ½ log 2π."""
+        mean, log_std = parameters.chunk(2, -1)
+        standardised = (action - mean) * (-log_std).exp()
+        return -(0.5 * standardised.square() + log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * mean.shape[-1]
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Σ log σ + ½ log 2πe."""
+        log_std = parameters[..., self.num_dimensions :]
+        return log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.num_dimensions

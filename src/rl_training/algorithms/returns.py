@@ -1,0 +1,60 @@
+"""Returns and advantages.
+
+Every function reads two masks and never one: `terminated` decides whether the next
+state has a value, `terminated or truncated` decides whether the recursion goes on.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> dict[str, Tensor]:
+    """Generalised advantage estimation (Schulman et al. 2016, equations 11 to 16).
+
+        δₜ = rₜ + γ V(s'ₜ) (1 - terminatedₜ) - V(sₜ)
+        Aₜ = δₜ + γλ (1 - doneₜ) Aₜ₊₁
+        Rₜ = Aₜ + V(sₜ)
+
+    All arguments are [T, B]. `next_value` is the value of the state the action led to,
+    also where the episode was cut there by a time limit, and never that of a reset state.
+    Returns `advantage` and `return` [T, B], float32, on the CPU, where rollouts live.
+    """
+    advantage = np.empty(reward.shape, np.float32)
+    columns = (reward, value, next_value, terminated, truncated)
+    _gae(*(column.numpy() for column in columns), gamma, gae_lambda, advantage)
+    result = torch.from_numpy(advantage)
+    return {"advantage": result, "return": result + value}
+
+
+@numba.njit(cache=True)
+def _gae(reward, value, next_value, terminated, truncated, gamma, gae_lambda, advantage):  # type: ignore[no-untyped-def]
+    steps, lanes = reward.shape
+    for lane in range(lanes):
+        trace = 0.0
+        for t in range(steps - 1, -1, -1):
+            delta = reward[t, lane] - value[t, lane]
+            if not terminated[t, lane]:
+                delta += gamma * next_value[t, lane]
+            if terminated[t, lane] or truncated[t, lane]:
+                trace = 0.0
+            trace = delta + gamma * gae_lambda * trace
+            advantage[t, lane] = trace
+
+
+def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
+    """1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant; 0 where Var is 0."""
+    spread = target.var(correction=0)
+    residual = (target - prediction).var(correction=0)
+    return torch.where(spread > 0, 1 - residual / spread, torch.zeros_like(spread))

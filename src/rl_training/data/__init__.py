@@ -1,0 +1,1 @@
+"""Experience: collecting, normalising and slicing it."""

@@ -1,0 +1,109 @@
+"""Collector: a policy in environments, giving rollouts [T, B]."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.data.batch import Batch
+from rl_training.envs.environments import Environments, Step
+from rl_training.errors import NonFiniteError
+from rl_training.state.stateful import Stateful
+from rl_training.trees import put_rows, tree_leaves, tree_map
+
+Carry = tuple[Tensor, ...]
+
+
+class Policy(Protocol):
+    """Acting: what the collector and the evaluation need of an agent.
+
+    `carry` is what a policy remembers from step to step, tensors [B, ...]; () for feed-forward networks.
+    """
+
+    def initial(self, count: int) -> Carry:
+        """The carry of `count` episodes that begin."""
+
+    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+        """Raw observations [B, ...] → arrays [B, ...], the model-space `action` among them, and the next carry."""
+
+    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+        """The values of raw observations [N, ...] → [N], where the policy has a critic."""
+
+
+class Collector(Stateful):
+    """Steps a policy in environments; what the policy carries across rollouts is kept here."""
+
+    transient = ("columns",)
+
+    def __init__(self, environments: Environments, policy: Policy) -> None:
+        self.environments = environments
+        self.carry = policy.initial(environments.count)
+        self.columns: Batch = {}  # allocated once: a rollout is valid until the next one
+
+    def collect(self, policy: Policy, num_steps: int) -> Batch:
+        """Run `policy` for T steps in all B environments.
+
+        Gives `obs`, `action` and all else the policy put out, `reward`, `terminated`, `truncated`, each
+        [T, B, ...], and, for a policy with values, `next_value`: the value of where each action led.
+        """
+        environments = self.environments
+        cut: list[tuple[int, np.ndarray, Any, Carry]] = []  # (t, lanes, final observation, carry) of truncations
+        for t in range(num_steps):
+            obs = environments.obs
+            acted, self.carry = policy.act(obs, self.carry, explore=True)
+            step = environments.step(acted["action"])
+            self._store(t, num_steps, obs, acted, step)
+            if step.truncated.any():
+                lanes = np.flatnonzero(step.truncated)
+                final = tree_map(lambda column, lanes=lanes: column[lanes], step.next_obs)
+                cut.append((t, lanes, final, tuple(part[lanes] for part in self.carry)))
+            self.carry = fresh_where_done(policy, self.carry, torch.from_numpy(step.terminated | step.truncated))
+        rollout = {key: tree_map(torch.from_numpy, column) for key, column in self.columns.items()}
+        check_finite(self.columns, environments.count)
+        if "value" in rollout:
+            rollout["next_value"] = torch.from_numpy(self._next_value(policy, cut))
+        return rollout
+
+    def _store(self, t: int, num_steps: int, obs: Any, acted: dict[str, np.ndarray], step: Step) -> None:
+        row = {
+            "obs": obs,
+            **acted,
+            "reward": step.reward.astype(np.float32),
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+        }
+        if len(self.columns.get("reward", ())) != num_steps:
+            self.columns = tree_map(lambda part: np.empty((num_steps, *part.shape), part.dtype), row)
+        put_rows(self.columns, row, t)
+
+    def _next_value(self, policy: Policy, cut: list[tuple[int, np.ndarray, Any, Carry]]) -> np.ndarray:
+        """V(s'ₜ): the next row's value, the last observation's in the last row, the final one's at a time limit."""
+        value = self.columns["value"]
+        next_value = np.empty_like(value)
+        next_value[:-1] = value[1:]
+        next_value[-1] = policy.value(self.environments.obs, self.carry)
+        for t, lanes, final, carry in cut:
+            next_value[t, lanes] = policy.value(final, carry)
+        return next_value
+
+
+def fresh_where_done(policy: Policy, carry: Carry, done: Tensor) -> Carry:
+    """A new episode begins with a fresh carry; `done` [B]."""
+    if not carry or not done.any():
+        return carry
+    pairs = zip(policy.initial(len(done)), carry, strict=True)
+    return tuple(torch.where(done.view(-1, *[1] * (old.dim() - 1)), new, old) for new, old in pairs)
+
+
+def check_finite(columns: Batch, count: int) -> None:
+    """Refuse a rollout with a NaN or an infinity in it, naming the tensor, the environment and the step.
+
+    `step` counts environment steps from the start of this rollout: the engine knows how many went before.
+    """
+    for name, column in (leaf for key in columns for leaf in tree_leaves(columns[key], key)):
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            t, lane = np.argwhere(~np.isfinite(column))[0][:2]
+            raise NonFiniteError(name, env_index=int(lane), step=int(t) * count)

@@ -1,0 +1,90 @@
+"""Running statistics that keep observations and rewards at a scale networks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.state.stateful import Stateful
+
+CLIP = 10.0
+EPSILON = 1e-8
+
+
+class RunningMoments(Stateful):
+    """Mean and variance of all rows seen, merged batch by batch (Chan et al. 1979), in float64."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.mean = np.zeros(shape)
+        self.variance = np.ones(shape)
+        self.count = 1e-4  # a trace of the prior N(0, 1), so that the variance is defined from the start
+
+    def update(self, rows: np.ndarray) -> None:
+        """Take in rows [N, *shape].
+
+        With n rows so far, m new ones and d the difference of their means:
+            mean ← mean + d m / (n + m)
+            n·var ← n·var + m·var_new + d² n m / (n + m)
+        """
+        rows = rows.astype(np.float64)
+        new, total = len(rows), self.count + len(rows)
+        difference = rows.mean(0) - self.mean
+        squares = self.variance * self.count + rows.var(0) * new + difference**2 * self.count * new / total
+        self.mean = self.mean + difference * new / total
+        self.variance = squares / total
+        self.count = total
+
+
+class ObservationNormalizer(Stateful):
+    """(obs - mean) / std, clipped to ±10, for every float array of an observation; all else passes unchanged.
+
+    The statistics move only in `update`, which a trainer calls once an iteration, after the weights have
+    moved: acting and learning see one rollout through the same statistics, and evaluation sees them frozen.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        parts = space.spaces if isinstance(space, spaces.Dict) else {}
+        self.parts = {key: ObservationNormalizer(part) for key, part in parts.items()}
+        floats = isinstance(space, spaces.Box) and space.dtype.kind == "f"
+        self.moments = RunningMoments(space.shape) if floats else None
+
+    def __call__(self, obs: Any) -> Any:
+        if self.parts:
+            return {key: part(obs[key]) for key, part in self.parts.items()}
+        if self.moments is None:
+            return obs
+        scaled = (obs - self.moments.mean) / np.sqrt(self.moments.variance + EPSILON)
+        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+
+    def update(self, obs: Any) -> None:
+        """Take in a rollout's raw observations [T, B, ...]."""
+        for key, part in self.parts.items():
+            part.update(obs[key])
+        if self.moments is not None:
+            self.moments.update(obs.reshape(-1, *self.moments.mean.shape))
+
+
+class RewardScaler(Stateful):
+    """Divides rewards by the running standard deviation of the discounted return, clipped to ±10.
+
+        Gₜ = γ Gₜ₋₁ (1 - doneₜ₋₁) + rₜ,    r̂ₜ = rₜ / std(G)
+
+    The mean is not subtracted: that would change which policy is best in episodic tasks.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.moments = RunningMoments(())
+        self.discounted = np.zeros(count)
+
+    def __call__(self, reward: np.ndarray, done: np.ndarray, gamma: float) -> np.ndarray:
+        """Take in a rollout's rewards [T, B] and return them scaled."""
+        returns = np.empty(reward.shape)
+        for t in range(len(reward)):
+            self.discounted = gamma * self.discounted + reward[t]
+            returns[t] = self.discounted
+            self.discounted = self.discounted * ~done[t]
+        self.moments.update(returns.reshape(-1))
+        scaled = reward / np.sqrt(self.moments.variance + EPSILON)
+        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)

@@ -1,0 +1,1 @@
+"""Environments: making them, stepping many, saving and restoring them."""

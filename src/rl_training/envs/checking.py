@@ -1,0 +1,364 @@
+"""Does an environment keep the promises that training and exact resume are built on?
+
+Every check is one function that raises `Broken` (or anything else: an environment may fail in any way), returns
+a warning, or returns what it saw. What matters most is replay: a run is resumed by resetting each environment
+with its episode's seed and taking the same actions again, which must end on the same observation, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
+from rl_training.envs.making import make_env
+from rl_training.envs.spaces import check_action_space, check_observation_space
+from rl_training.errors import ConfigError
+from rl_training.trees import tree_leaves, tree_map
+
+STEPS = 300  # taken in each check: several episodes of most small environments
+LANES = 2
+SEED = 20_000
+
+
+class Finding(NamedTuple):
+    name: str
+    outcome: str  # ok, warn or fail
+    sentence: str
+
+
+class Warn(str):
+    """What a check returns when the engine can live with what it saw."""
+
+
+class Broken(Exception):
+    """What a check found wrong, as a sentence."""
+
+
+class Step(NamedTuple):
+    obs: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+
+
+class Episode(NamedTuple):
+    """One episode as it was played: steps[i] is what actions[i] led to."""
+
+    seed: int
+    first_obs: Any
+    actions: list[Any]
+    steps: list[Step]
+
+
+MakeEnv = Callable[[], gym.Env[Any, Any]]
+
+
+def check_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> list[Finding]:
+    """Every check in turn; an unknown id or a missing package is a ConfigError with the nearest name."""
+    make: MakeEnv = partial(make_env, env_id, dict(env_kwargs or {}), None)
+    findings = []
+    for name, check in CHECKS.items():
+        try:
+            seen = check(make)
+            outcome = "warn" if isinstance(seen, Warn) else "ok"
+        except ConfigError:  # it cannot be made from what the user wrote
+            raise
+        except Broken as error:
+            outcome, seen = "fail", str(error)
+        except Exception as error:  # an environment may raise anything, and that is a finding
+            outcome, seen = "fail", f"raised {type(error).__name__}: {' '.join(str(error).split())}"
+        findings.append(Finding(name, outcome, seen))
+        if outcome == "fail" and name in FOUNDATIONS:
+            break
+    return findings
+
+
+def parse_env_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
+    """`key=value` with the value in YAML, as on the command line of `train`."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    kwargs = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{pair}: write an environment's arguments as key=value")
+        try:
+            kwargs[key] = YAML(typ="safe", pure=True).load(value)
+        except YAMLError:
+            raise ConfigError(f"{pair}: the value is not YAML") from None
+    return kwargs
+
+
+def check_make(make: MakeEnv) -> str:
+    env = make()
+    env.close()
+    return f"can be made: {type(env.unwrapped).__name__}"
+
+
+def check_spaces(make: MakeEnv) -> str:
+    env = make()
+    try:
+        check_observation_space(env.observation_space, "the observation space")
+        check_action_space(env.action_space, "the action space")
+    except ConfigError as error:
+        raise Broken(str(error)) from None
+    finally:
+        env.close()
+    return f"observations {short(env.observation_space)}, actions {short(env.action_space)}"
+
+
+def check_reset(make: MakeEnv) -> str:
+    env = make()
+    result = env.reset(seed=SEED, options={})
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise Broken("reset must return (observation, info)")
+    if not isinstance(result[1], dict):
+        raise Broken(f"the info of reset must be a dict, not {type(result[1]).__name__}")
+    env.close()
+    return "takes a seed and options, returns (observation, info)"
+
+
+def check_step(make: MakeEnv) -> str:
+    """Shapes and types of what a step returns; episodes are played to their end and begun again."""
+    env = make()
+    env.reset(seed=SEED)
+    for action in sample_actions(env, STEPS):
+        result = env.step(action)
+        if not (isinstance(result, tuple) and len(result) == 5):
+            raise Broken("step must return (observation, reward, terminated, truncated, info)")
+        _, reward, terminated, truncated, info = result
+        if np.ndim(reward) or not isinstance(reward, (int, float, np.number, np.ndarray)):
+            raise Broken(f"the reward must be a number, not {type(reward).__name__}")
+        if not np.isfinite(reward):
+            raise Broken(f"the reward must be finite, not {reward}")
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, (bool, np.bool_)):
+                raise Broken(f"{name} must be True or False, not {type(flag).__name__} {flag!r}")
+        if not isinstance(info, dict):
+            raise Broken(f"the info of step must be a dict, not {type(info).__name__}")
+        if terminated or truncated:
+            env.reset()
+    env.close()
+    return "returns (observation, reward, terminated, truncated, info) of the right types"
+
+
+def check_observations(make: MakeEnv) -> str:
+    """Every observation lies in the space, is finite, and is not written over by the next step."""
+    env = make()
+    kept: list[tuple[Any, Any]] = []
+    loose = ""
+    for episode in play(env, STEPS):
+        for obs in (episode.first_obs, *(step.obs for step in episode.steps)):
+            loose = outside(env.observation_space, obs) or loose
+    obs, _ = env.reset(seed=SEED)
+    for action in sample_actions(env, 20):
+        kept.append((obs, copied(obs)))
+        obs, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            obs, _ = env.reset()
+    env.close()
+    if not all(same(obs, copy) for obs, copy in kept):
+        raise Broken("an observation is written over by the next step; return a copy")
+    return Warn(loose) if loose else "inside the space and finite"
+
+
+def check_seeding(make: MakeEnv) -> str:
+    env = make()
+    first = copied(env.reset(seed=SEED)[0])
+    for action in sample_actions(env, 5):
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            break
+    if not same(first, env.reset(seed=SEED)[0]):
+        raise Broken("two resets with one seed begin differently; draw all chance from self.np_random")
+    fresh = make()
+    if not same(first, fresh.reset(seed=SEED)[0]):
+        raise Broken("a reset with one seed begins differently in a second copy of the environment")
+    fresh.close()
+    varied = any(not same(first, env.reset(seed=SEED + offset)[0]) for offset in range(1, 6))
+    env.close()
+    return "one seed gives one beginning" + ("" if varied else "; every seed gives the same one")
+
+
+def check_replay(make: MakeEnv) -> str:
+    """Episodes played again from seed and actions, in a fresh copy and in the reverse order.
+
+    The order tells state that survives a reset: a resumed run has only the open episode, not those before it.
+    """
+    env = make()
+    episodes = play(env, STEPS)
+    env.close()
+    fresh = make()
+    for episode in reversed(episodes):
+        where = f"the episode with seed {episode.seed}, played again,"
+        if not same(episode.first_obs, fresh.reset(seed=episode.seed)[0]):
+            raise Broken(f"{where} begins with another observation; exact resume is impossible")
+        for index, (action, before) in enumerate(zip(episode.actions, episode.steps, strict=True)):
+            again = Step(*fresh.step(action)[:4])
+            differing = [
+                name for name in Step._fields if not same(getattr(before, name), getattr(again, name))
+            ]
+            if differing:
+                what = " and ".join(differing)
+                raise Broken(f"{where} differs at step {index + 1} in {what}; exact resume is impossible")
+    fresh.close()
+    return f"{STEPS} steps in {len(episodes)} episodes came out the same, bit for bit, from seed and actions"
+
+
+def check_time_limit(make: MakeEnv) -> str:
+    env = make()
+    limit = env.spec.max_episode_steps if env.spec else None
+    if limit is None:
+        env.close()
+        return Warn("has no time limit, so an episode may never end; set max_episode_steps in the config")
+    longest = max(play(env, min(limit, 20 * STEPS) + 1), key=lambda episode: len(episode.steps))
+    env.close()
+    if len(longest.steps) > limit:
+        raise Broken(f"has a time limit of {limit} steps, but an episode of {len(longest.steps)} did not end")
+    return f"episodes are cut after {limit:,} steps"
+
+
+def check_autoreset(make: MakeEnv) -> str:
+    """The engine's own lanes and Gymnasium's vector environment in each mode give what lone environments give."""
+    env = make()
+    rows = [sample_actions(env, STEPS // LANES) for _ in range(LANES)]
+    env.close()
+    actions = [np.stack(column) for column in zip(*rows, strict=True)]
+    alone = [
+        transitions(LocalLanes([make()]), [row[lane : lane + 1] for row in actions], lane)
+        for lane in range(LANES)
+    ]
+    ways: dict[str, Callable[[], Lanes]] = {
+        "side by side": lambda: LocalLanes([make() for _ in range(LANES)])
+    }
+    for mode in AutoresetMode:
+        ways[mode.name] = lambda mode=mode: VectorLanes(SyncVectorEnv([make] * LANES, autoreset_mode=mode))
+    for way, make_lanes in ways.items():
+        together = transitions(make_lanes(), actions)
+        for step, row in enumerate(together):
+            for lane in range(LANES):
+                if not same(
+                    tree_map(lambda column, lane=lane: column[lane : lane + 1], row), alone[lane][step]
+                ):
+                    raise Broken(
+                        f"copies run {way} give another transition than one alone, at step {step + 1} of copy {lane}; "
+                        "do the copies share state?"
+                    )
+    return "NEXT_STEP, SAME_STEP and DISABLED vector environments give the same transitions"
+
+
+CHECKS: dict[str, Callable[[MakeEnv], str]] = {
+    "make": check_make,
+    "spaces": check_spaces,
+    "reset": check_reset,
+    "step": check_step,
+    "observations": check_observations,
+    "seeding": check_seeding,
+    "replay": check_replay,
+    "time limit": check_time_limit,
+    "autoreset": check_autoreset,
+}
+# Where one of these fails, the others would only repeat it.
+FOUNDATIONS = ("make", "spaces", "reset", "step")
+
+
+def sample_actions(env: gym.Env[Any, Any], count: int) -> list[Any]:
+    env.action_space.seed(SEED)
+    return [env.action_space.sample() for _ in range(count)]
+
+
+def play(env: gym.Env[Any, Any], count: int) -> list[Episode]:
+    """`count` random steps, each episode with a seed of its own; the last one may be open."""
+    episodes: list[Episode] = []
+    over = True
+    for action in sample_actions(env, count):
+        if over:
+            seed = SEED + len(episodes)
+            episodes.append(Episode(seed, copied(env.reset(seed=seed)[0]), [], []))
+        obs, reward, terminated, truncated, _ = env.step(action)
+        episodes[-1].actions.append(action)
+        episodes[-1].steps.append(Step(copied(obs), reward, terminated, truncated))
+        over = terminated or truncated
+    return episodes
+
+
+def transitions(lanes: Lanes, actions: Sequence[np.ndarray], first_lane: int = 0) -> list[dict[str, Any]]:
+    """What each row of actions [B, ...] meets and leads to, as columns [B, ...]; episode e of lane l has its own seed."""
+    episode = np.zeros(lanes.count, int)
+
+    def begin(which: Sequence[int]) -> Any:
+        return lanes.reset(which, [SEED + 1000 * (first_lane + lane) + int(episode[lane]) for lane in which])
+
+    obs = copied(begin(range(lanes.count)))
+    rows = []
+    for row in actions:
+        next_obs, reward, terminated, truncated = map(copied, lanes.step(row))
+        rows.append(
+            {
+                "obs": obs,
+                "reward": reward,
+                "terminated": terminated,
+                "truncated": truncated,
+                "next_obs": next_obs,
+            }
+        )
+        over = np.flatnonzero(terminated | truncated).tolist()
+        obs = copied(next_obs)
+        if over:
+            episode[over] += 1
+            new = begin(over)
+            tree_map(lambda column, fresh: column.__setitem__(over, fresh), obs, new)
+    lanes.close()
+    return rows
+
+
+def outside(space: gym.Space[Any], obs: Any) -> str:
+    """Raise Broken if the observation does not fit its space; return what is loose about it, or nothing."""
+    if isinstance(space, gym.spaces.Dict):
+        if not isinstance(obs, dict) or set(obs) != set(space.spaces):
+            raise Broken(f"the observation must be a dict with the keys {', '.join(space.spaces)}")
+        return next(filter(None, (outside(part, obs[key]) for key, part in space.spaces.items())), "")
+    array = np.asarray(obs)
+    if array.shape != space.shape:
+        raise Broken(f"an observation has shape {array.shape}, its space says {space.shape}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise Broken("an observation is not finite")
+    if isinstance(space, gym.spaces.Box) and not ((array >= space.low) & (array <= space.high)).all():
+        raise Broken("an observation lies outside the bounds of its space")
+    if array.dtype != space.dtype and isinstance(space, gym.spaces.Box):
+        return f"observations are {array.dtype}, their space says {space.dtype}; they will be converted"
+    if not space.contains(obs):
+        raise Broken(f"an observation does not lie in its space {short(space)}")
+    return ""
+
+
+def copied(tree: Any) -> Any:
+    return tree_map(np.array, tree)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal in structure, shape, type and every bit."""
+    pairs = [*tree_leaves(left, "")], [*tree_leaves(right, "")]
+    if [name for name, _ in pairs[0]] != [name for name, _ in pairs[1]]:
+        return False
+    arrays = [[np.asarray(leaf) for _, leaf in leaves] for leaves in pairs]
+    return all(
+        a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+        for a, b in zip(*arrays, strict=True)
+    )
+
+
+def short(space: gym.Space[Any]) -> str:
+    """`Box(4)`, `Discrete(2)`: long bounds are of no use here."""
+    if isinstance(space, gym.spaces.Box):
+        return f"Box({', '.join(map(str, space.shape))})"
+    if isinstance(space, gym.spaces.Dict):
+        return "Dict(" + ", ".join(f"{key}: {short(part)}" for key, part in space.spaces.items()) + ")"
+    return str(space)

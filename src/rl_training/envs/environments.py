@@ -1,0 +1,119 @@
+"""Environments that can be saved, whatever they are made of.
+
+Every episode begins with a seed of its own, fold(seed, stream, lane, episode), so where an environment
+stands is the number of its episode and the actions taken in it. Restoring plays those actions again and
+compares the observation: exact for every deterministic environment, with no snapshot asked of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rl_training.envs.lanes import Lanes, Observation
+from rl_training.envs.spaces import ActionCodec
+from rl_training.errors import RunError
+from rl_training.state.seeding import fold
+from rl_training.state.stateful import Stateful
+from rl_training.trees import put_rows, tree_leaves, tree_map
+
+
+class Step(NamedTuple):
+    """What one action led to, [B, ...] each; `next_obs` is never that of a reset."""
+
+    next_obs: Observation
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+class Environments(Stateful):
+    """B environments; `obs` is what to act on next, `step` acts, `finished` holds the episodes that ended."""
+
+    transient = ("lanes", "codec", "seed", "stream", "history", "started")
+
+    def __init__(self, lanes: Lanes, seed: int, stream: str) -> None:
+        self.lanes = lanes
+        self.codec = ActionCodec(lanes.action_space)
+        self.seed, self.stream = seed, stream
+        count = lanes.count
+        self.episode = np.zeros(count, np.int64)
+        self.returns = np.zeros(count, np.float64)
+        self.lengths = np.zeros(count, np.int64)
+        self.finished: list[tuple[int, float, int]] = []  # (lane, return, length) not yet taken
+        # The actions of all open episodes: rows [B, ...] since the oldest began, and each lane's first row.
+        self.history: list[np.ndarray] = []
+        self.started = np.zeros(count, np.int64)
+        self.obs: Observation = lanes.reset(range(count), [self._seed(lane) for lane in range(count)])
+
+    @property
+    def count(self) -> int:
+        return self.lanes.count
+
+    def step(self, actions: np.ndarray) -> Step:
+        """Take one model-space action [B, ...] in every lane; ended episodes are followed by new ones in `obs`."""
+        next_obs, reward, terminated, truncated = self.lanes.step(self.codec.to_env(actions))
+        self.history.append(actions.copy())
+        self.returns += reward
+        self.lengths += 1
+        self.obs = next_obs
+        done = terminated | truncated
+        if done.any():
+            self._begin_episodes(np.flatnonzero(done).tolist())
+        return Step(next_obs, reward, terminated, truncated)
+
+    def take_finished(self) -> list[tuple[int, float, int]]:
+        """The episodes that ended since this was last asked, as (lane, return, length)."""
+        finished, self.finished = self.finished, []
+        return finished
+
+    def close(self) -> None:
+        self.lanes.close()
+
+    def _begin_episodes(self, lanes: list[int]) -> None:
+        for lane in lanes:
+            self.finished.append((lane, float(self.returns[lane]), int(self.lengths[lane])))
+        self.episode[lanes] += 1
+        self.returns[lanes] = 0.0
+        self.lengths[lanes] = 0
+        self.started[lanes] = len(self.history)
+        oldest = int(self.started.min())
+        # Forget rows that no open episode needs, but rarely: shortening a list moves all that is left.
+        if oldest > len(self.history) // 2:
+            del self.history[:oldest]
+            self.started -= oldest
+        self.obs = tree_map(np.copy, self.obs)
+        put_rows(self.obs, self.lanes.reset(lanes, [self._seed(lane) for lane in lanes]), lanes)
+
+    def _seed(self, lane: int) -> int:
+        # Some emulators take 31-bit seeds only.
+        return fold(self.seed, self.stream, lane, int(self.episode[lane])) % 2**31
+
+    def _actions(self, lane: int) -> np.ndarray:
+        rows = self.history[self.started[lane] :]
+        return np.stack([row[lane] for row in rows]) if rows else np.empty(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"actions": [self._actions(lane) for lane in range(self.count)]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        actions = state["actions"]
+        super().load_state_dict({key: value for key, value in state.items() if key != "actions"})
+        seeds = [self._seed(lane) for lane in range(self.count)]
+        replayed = self.lanes.replay(seeds, [self.codec.to_env(a) if len(a) else a for a in actions])
+        self._compare(replayed)
+        longest = max(len(episode) for episode in actions)
+        self.started = np.array([longest - len(episode) for episode in actions])
+        row = next((episode[0] for episode in actions if len(episode)), np.empty(0))
+        columns = [np.concatenate([np.repeat(row[None], longest - len(a), 0), *([a] if len(a) else [])]) for a in actions]
+        self.history = list(np.stack(columns, 1)) if longest else []
+
+    def _compare(self, replayed: Observation) -> None:
+        for (name, saved), (_, again) in zip(tree_leaves(self.obs, "obs"), tree_leaves(replayed, "obs"), strict=True):
+            for lane in range(self.count):
+                if not np.array_equal(saved[lane], again[lane], equal_nan=saved.dtype.kind == "f"):
+                    raise RunError(
+                        f"environment {lane} did not come back to its saved {name} when its episode was played again: "
+                        "it is not deterministic (see `rl-training check-env`), so this run cannot be resumed exactly"
+                    )

@@ -1,0 +1,153 @@
+"""Lanes: environments side by side, stepped together and reset one by one with a seed each.
+
+What differs between our own loop and the three autoreset modes of Gymnasium's vector environments
+ends here: `step` returns what the action led to, also where the episode ended there, and a new
+episode begins with `reset` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from rl_training.trees import put_rows, tree_map
+
+Observation = Any  # an array [B, ...], or a dict of observations
+Stepped = tuple[Observation, np.ndarray, np.ndarray, np.ndarray]
+
+
+class Lanes(Protocol):
+    """What `Environments` needs of environments side by side."""
+
+    count: int
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    has_time_limit: bool
+
+    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
+        """Begin an episode in each of `lanes`; its first observations [len(lanes), ...]."""
+
+    def step(self, actions: np.ndarray) -> Stepped:
+        """Observation, reward, terminated and truncated [B, ...] that the actions led to."""
+
+    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
+        """Every lane's episode from its seed through its actions [length, ...]; the observations it ends on."""
+
+    def close(self) -> None: ...
+
+
+class LocalLanes:
+    """Environments stepped one after the other in this process: the fastest way for cheap ones."""
+
+    def __init__(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
+        self.envs = list(envs)
+        self.count = len(self.envs)
+        self.observation_space = self.envs[0].observation_space
+        self.action_space = self.envs[0].action_space
+        self.has_time_limit = _has_time_limit(self.envs[0])
+
+    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
+        rows = [self.envs[lane].reset(seed=seed)[0] for lane, seed in zip(lanes, seeds, strict=True)]
+        return self._stack(rows)
+
+    def step(self, actions: np.ndarray) -> Stepped:
+        results = [env.step(action) for env, action in zip(self.envs, self._rows(actions), strict=True)]
+        obs, reward, terminated, truncated, _ = zip(*results, strict=True)
+        return (
+            self._stack(obs),
+            np.array(reward, np.float64),
+            np.array(terminated, np.bool_),
+            np.array(truncated, np.bool_),
+        )
+
+    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
+        rows = []
+        for env, seed, episode in zip(self.envs, seeds, actions, strict=True):
+            obs, _ = env.reset(seed=seed)
+            for action in self._rows(episode):
+                obs = env.step(action)[0]
+            rows.append(obs)
+        return self._stack(rows)
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _rows(self, actions: np.ndarray) -> Sequence[Any]:
+        # Discrete environments index with their action, and a Python int does that fastest.
+        return actions.tolist() if actions.ndim == 1 else actions
+
+    def _stack(self, rows: Sequence[Any]) -> Observation:
+        return _stack(self.observation_space, rows)
+
+
+class VectorLanes:
+    """A Gymnasium vector environment in any autoreset mode, if it takes masked resets with a seed per lane."""
+
+    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        self.envs = envs
+        self.count = envs.num_envs
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
+        self.mode = AutoresetMode(envs.metadata["autoreset_mode"])
+        spec = envs.spec or getattr(getattr(envs, "envs", [None])[0], "spec", None)
+        self.has_time_limit = spec is None or spec.max_episode_steps is not None
+
+    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
+        mask = np.zeros(self.count, np.bool_)
+        mask[list(lanes)] = True
+        seed_of: list[int | None] = [None] * self.count
+        for lane, seed in zip(lanes, seeds, strict=True):
+            seed_of[lane] = seed
+        obs, _ = self.envs.reset(seed=seed_of, options={"reset_mask": mask})
+        return tree_map(lambda column: column[list(lanes)], obs)
+
+    def step(self, actions: np.ndarray) -> Stepped:
+        obs, reward, terminated, truncated, info = self.envs.step(actions)
+        if self.mode is AutoresetMode.SAME_STEP and "_final_obs" in info:
+            # The environment has reset itself already: put the episode's last observation back in its place.
+            for lane in np.flatnonzero(info["_final_obs"]):
+                put_rows(obs, info["final_obs"][lane], lane)
+        return obs, np.asarray(reward, np.float64), terminated, truncated
+
+    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
+        """All lanes step together, so each is reset when as many steps remain as its episode has.
+
+        Until then it plays an episode that nobody looks at, with the actions of the longest one.
+        """
+        lengths = [len(episode) for episode in actions]
+        longest = max(lengths)
+        filler = actions[lengths.index(longest)]
+        obs = self.reset(range(self.count), seeds)
+        for t in range(longest + 1):
+            starting = [lane for lane in range(self.count) if lengths[lane] == longest - t]
+            if starting:
+                put_rows(obs, self.reset(starting, [seeds[lane] for lane in starting]), starting)
+            if t == longest:
+                break
+            ahead = [t - longest + length for length in lengths]  # negative while a lane waits for its start
+            rows = [actions[lane][i] if i >= 0 else filler[t] for lane, i in enumerate(ahead)]
+            obs, _, terminated, truncated = self.step(np.stack(rows))
+            over = [lane for lane in np.flatnonzero(terminated | truncated) if ahead[lane] < 0]
+            if over:
+                self.reset(over, [seeds[lane] for lane in over])
+        return obs
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+def _has_time_limit(env: gym.Env[Any, Any]) -> bool:
+    return env.spec is None or env.spec.max_episode_steps is not None
+
+
+def _stack(space: spaces.Space[Any], rows: Sequence[Any]) -> Observation:
+    if isinstance(space, spaces.Dict):
+        return {key: _stack(part, [row[key] for row in rows]) for key, part in space.spaces.items()}
+    # In the space's own type: some environments hand out float64 against their declared float32.
+    return np.array(rows, dtype=space.dtype)

@@ -1,0 +1,99 @@
+"""Spaces: which ones are understood, and how a policy's actions become the environment's.
+
+Policies act in model space: an index for Discrete, indices for MultiDiscrete, zeros and ones for
+MultiBinary, and a flat vector for Box in which [-1, 1] spans the environment's bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.errors import ConfigError
+
+PLAIN_OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+ACTIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def check_observation_space(space: spaces.Space[Any], where: str) -> None:
+    """Refuse, in one line, an observation space that no encoder understands."""
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            check_observation_space(part, f"{where}[{key!r}]")
+    elif not isinstance(space, PLAIN_OBSERVATIONS):
+        raise ConfigError(
+            f"{where} is a {type(space).__name__} space; observations may be Box, Discrete, MultiDiscrete, "
+            "MultiBinary, or a Dict of these"
+        )
+    elif isinstance(space, spaces.Box) and space.dtype.kind not in "fiub":
+        raise ConfigError(f"{where} is a Box of {space.dtype}, which is not a number")
+
+
+def check_action_space(space: spaces.Space[Any], where: str, allowed: tuple[type, ...] = ACTIONS) -> None:
+    """Refuse, in one line, an action space that the algorithm cannot handle."""
+    if not isinstance(space, allowed):
+        names = ", ".join(kind.__name__ for kind in allowed)
+        raise ConfigError(f"{where} is a {type(space).__name__} space; this algorithm acts in {names}")
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim != 1:
+        raise ConfigError(f"{where} is a MultiDiscrete of shape {space.nvec.shape}; only one row of choices is supported")
+    if isinstance(space, spaces.MultiBinary) and len(space.shape) != 1:
+        raise ConfigError(f"{where} is a MultiBinary of shape {space.shape}; only one row of bits is supported")
+
+
+class ActionCodec:
+    """Turns a batch of model-space actions into what the environments are stepped with."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.space = space
+        self.start: Any = 0
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            self.start = np.asarray(space.start)
+        if isinstance(space, spaces.Box):
+            bounded = np.isfinite(space.low) & np.isfinite(space.high)
+            # Dimensions without bounds keep their own units: nothing can be said about their scale.
+            low = np.where(bounded, space.low, -1.0).astype(np.float64)
+            high = np.where(bounded, space.high, 1.0).astype(np.float64)
+            self.bounded = bounded.reshape(-1)
+            self.centre = ((high + low) / 2).reshape(-1)
+            self.half_width = ((high - low) / 2).reshape(-1)
+
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
+        """Model-space actions [B] or [B, D] as environment actions [B, *space.shape]."""
+        if not isinstance(self.space, spaces.Box):
+            return (actions + self.start).astype(self.space.dtype)
+        clipped = np.where(self.bounded, np.clip(actions, -1.0, 1.0), actions)
+        scaled = (clipped * self.half_width + self.centre).astype(self.space.dtype)
+        # Rounding in the last bit must not leave the space.
+        scaled = scaled.reshape(-1, *self.space.shape)
+        return np.clip(scaled, self.space.low, self.space.high)
+
+
+def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
+    """A space as plain values, so that a policy can be rebuilt from a checkpoint without its environment."""
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": {key: space_to_json(part) for key, part in space.spaces.items()}}
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    if isinstance(space, spaces.MultiBinary):
+        return {"type": "MultiBinary", "n": int(space.shape[0])}
+    assert isinstance(space, spaces.Box)
+    return {"type": "Box", "low": space.low, "high": space.high, "dtype": str(space.dtype)}
+
+
+def space_from_json(description: Mapping[str, Any]) -> spaces.Space[Any]:
+    """The inverse of `space_to_json`."""
+    return _BUILDERS[description["type"]](description)
+
+
+_BUILDERS = {
+    "Dict": lambda d: spaces.Dict({key: space_from_json(part) for key, part in d["spaces"].items()}),
+    "Discrete": lambda d: spaces.Discrete(d["n"], start=d["start"]),
+    "MultiDiscrete": lambda d: spaces.MultiDiscrete(np.array(d["nvec"]), start=np.array(d["start"])),
+    "MultiBinary": lambda d: spaces.MultiBinary(d["n"]),
+    "Box": lambda d: spaces.Box(d["low"], d["high"], dtype=np.dtype(d["dtype"]).type),
+}

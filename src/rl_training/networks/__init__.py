@@ -1,0 +1,1 @@
+"""Networks: encoders, action heads, actor-critic."""

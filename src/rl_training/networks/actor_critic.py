@@ -1,0 +1,87 @@
+"""The actor-critic network of the on-policy family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_training.algorithms.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Family,
+    MultiCategorical,
+)
+from rl_training.networks.encoders import make_encoder, orthogonal
+
+
+def action_family(space: spaces.Space[Any]) -> Family:
+    """The distribution of actions for an action space."""
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategorical(tuple(space.nvec.tolist()))
+    if isinstance(space, spaces.MultiBinary):
+        return Bernoulli(int(space.shape[0]))
+    assert isinstance(space, spaces.Box)
+    return DiagonalGaussian(math.prod(space.shape))
+
+
+class ActionHead(nn.Module):
+    """Features [N, F] → the parameters of the action distribution [N, P].
+
+    Its gain of 0.01 makes the first policy nearly uniform (Huang et al. 2022, detail 2). A Gaussian's
+    log standard deviation is a parameter of its own that does not depend on the state.
+    """
+
+    def __init__(self, features: int, family: Family, log_std_init: float) -> None:
+        super().__init__()
+        gaussian = isinstance(family, DiagonalGaussian)
+        outputs = family.num_dimensions if gaussian else family.num_parameters
+        self.output = orthogonal(nn.Linear(features, outputs), 0.01)
+        self.log_std = nn.Parameter(torch.full((outputs,), log_std_init)) if gaussian else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        output = self.output(features)
+        if self.log_std is None:
+            return output
+        return torch.cat([output, self.log_std.expand_as(output)], -1)
+
+
+class ActorCritic(nn.Module):
+    """Observations [N, ...] → action parameters [N, P] and state values [N].
+
+    Actor and critic have an encoder each, or share one (`shared_trunk`), as is usual for images.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        family: Family,
+        *,
+        hidden_sizes: Sequence[int],
+        activation: str,
+        shared_trunk: bool,
+        log_std_init: float,
+    ) -> None:
+        super().__init__()
+        self.actor_encoder, features = make_encoder(observation_space, hidden_sizes, activation)
+        self.critic_encoder = (
+            None if shared_trunk else make_encoder(observation_space, hidden_sizes, activation)[0]
+        )
+        self.actor_head = ActionHead(features, family, log_std_init)
+        self.critic_head = orthogonal(nn.Linear(features, 1), 1.0)
+
+    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+        features = self.actor_encoder(obs)
+        seen = features if self.critic_encoder is None else self.critic_encoder(obs)
+        return self.actor_head(features), self.critic_head(seen).squeeze(-1)
+
+    def value(self, obs: Any) -> Tensor:
+        encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
+        return self.critic_head(encoder(obs)).squeeze(-1)

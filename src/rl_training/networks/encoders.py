@@ -1,0 +1,137 @@
+"""Encoders: from an observation of any supported space to a vector of features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+
+
+def orthogonal(layer: nn.Module, gain: float = math.sqrt(2)) -> nn.Module:
+    """Orthogonal weights and zero biases, as in PPO's reference implementation (Huang et al. 2022, detail 2)."""
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    nn.init.orthogonal_(layer.weight, gain)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def mlp(inputs: int, hidden_sizes: Sequence[int], activation: str) -> nn.Sequential:
+    """Dense layers, each followed by its activation: [..., inputs] → [..., hidden_sizes[-1]]."""
+    layers: list[nn.Module] = []
+    for size in hidden_sizes:
+        layers += [orthogonal(nn.Linear(inputs, size)), ACTIVATIONS[activation]()]
+        inputs = size
+    return nn.Sequential(*layers)
+
+
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Whether a space holds pictures: bytes with three dimensions."""
+    return isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3
+
+
+def make_encoder(space: spaces.Space[Any], hidden_sizes: Sequence[int], activation: str) -> tuple[nn.Module, int]:
+    """The encoder of an observation space, and how many features it gives.
+
+    Vectors go through `hidden_sizes` dense layers; an image goes through a CNN first; the parts of a Dict
+    are encoded by kind, joined, and go through the dense layers together.
+    """
+    inputs = make_inputs(space)
+    size = hidden_sizes[-1] if hidden_sizes else inputs.features
+    return nn.Sequential(inputs, mlp(inputs.features, hidden_sizes, activation)), size
+
+
+def make_inputs(space: spaces.Space[Any]) -> Inputs:
+    if isinstance(space, spaces.Dict):
+        return Joined(space)
+    if is_image(space):
+        return NatureCNN(space)
+    if isinstance(space, spaces.Discrete):
+        return OneHot([int(space.n)], [int(space.start)])
+    if isinstance(space, spaces.MultiDiscrete):
+        return OneHot(space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist())
+    return Flat(space)
+
+
+class Inputs(nn.Module):
+    """Turns one kind of observation [N, ...] into [N, features] floats."""
+
+    features: int
+
+
+class Flat(Inputs):
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__()
+        assert space.shape is not None
+        self.features = math.prod(space.shape)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return obs.reshape(obs.shape[0], -1).float()
+
+
+class OneHot(Inputs):
+    def __init__(self, sizes: Sequence[int], starts: Sequence[int]) -> None:
+        super().__init__()
+        self.sizes, self.starts = tuple(sizes), tuple(starts)
+        self.features = sum(sizes)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        columns = obs.long().reshape(obs.shape[0], -1).unbind(-1)
+        parts = zip(columns, self.sizes, self.starts, strict=True)
+        return torch.cat([F.one_hot(column - start, size) for column, size, start in parts], -1).float()
+
+
+class NatureCNN(Inputs):
+    """The three convolutions of Mnih et al. 2015 and a dense layer of 512; bytes are scaled to [0, 1] here."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__()
+        assert space.shape is not None
+        # Channels stand first (stacked frames) or last (pictures): the smaller end is the channels.
+        self.channels_last = space.shape[-1] < space.shape[0]
+        height, width, channels = space.shape if self.channels_last else (*space.shape[1:], space.shape[0])
+        if min(height, width) < 36:
+            kernels, strides = (3, 3, 3), (2, 1, 1)  # small pictures would vanish under Atari's strides
+        else:
+            kernels, strides = (8, 4, 3), (4, 2, 1)
+        layers: list[nn.Module] = []
+        for filters, kernel, stride in zip((32, 64, 64), kernels, strides, strict=True):
+            layers += [orthogonal(nn.Conv2d(channels, filters, kernel, stride)), nn.ReLU()]
+            channels = filters
+        self.convolutions = nn.Sequential(*layers, nn.Flatten())
+        with torch.no_grad():
+            flat = self.convolutions(self._picture(torch.zeros(1, *space.shape))).shape[1]
+        self.dense = nn.Sequential(orthogonal(nn.Linear(flat, 512)), nn.ReLU())
+        self.features = 512
+
+    def _picture(self, obs: Tensor) -> Tensor:
+        return obs.movedim(-1, 1) if self.channels_last else obs
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.dense(self.convolutions(self._picture(obs).float() / 255.0))
+
+
+class Joined(Inputs):
+    """The parts of a Dict observation side by side, in the space's own order."""
+
+    def __init__(self, space: spaces.Dict) -> None:
+        super().__init__()
+        self.keys = tuple(space.spaces)
+        self.parts = nn.ModuleList(make_inputs(part) for part in space.spaces.values())
+        self.features = sum(part.features for part in self.parts)
+
+    def forward(self, obs: dict[str, Any]) -> Tensor:
+        return torch.cat([part(obs[key]) for key, part in zip(self.keys, self.parts, strict=True)], -1)

@@ -1,0 +1,66 @@
+"""The policy of the on-policy family: an actor-critic network behind a frozen observation normaliser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_training.data.collector import Carry
+from rl_training.data.normalization import ObservationNormalizer
+from rl_training.networks.actor_critic import ActorCritic, action_family
+from rl_training.state.stateful import Stateful
+from rl_training.trees import tree_map
+
+
+class ActorCriticPolicy(Stateful):
+    """Feed-forward, so it carries nothing from step to step."""
+
+    transient = ("family", "device")
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        normalize_observations: bool,
+        device: str,
+        **network: Any,
+    ) -> None:
+        self.family = action_family(action_space)
+        self.device = torch.device(device)
+        self.network = ActorCritic(observation_space, self.family, **network).to(self.device)
+        self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
+
+    def initial(self, count: int) -> Carry:
+        return ()
+
+    @torch.no_grad()
+    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+        parameters, value = self.network(self.inputs(obs))
+        action = self.family.sample(parameters) if explore else self.family.mode(parameters)
+        log_prob = self.family.log_prob(parameters, action)
+        acted = {"action": action, "log_prob": log_prob, "value": value}
+        return {name: tensor.cpu().numpy() for name, tensor in acted.items()}, carry
+
+    @torch.no_grad()
+    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+        return self.network.value(self.inputs(obs)).cpu().numpy()
+
+    def evaluate(self, inputs: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log π(a|s), entropy and value [N], with gradients, for inputs that are normalised already."""
+        parameters, value = self.network(inputs)
+        return self.family.log_prob(parameters, action), self.family.entropy(parameters), value
+
+    def inputs(self, obs: Any) -> Any:
+        """Raw observations (arrays) as the network's tensors, through the normaliser as it stands."""
+        normal = self.normalizer(obs) if self.normalizer is not None else obs
+        return tree_map(lambda column: torch.as_tensor(column, device=self.device), normal)
+
+    def observe(self, obs: Any) -> None:
+        """Move the normaliser's statistics by a rollout's raw observations [T, B, ...]."""
+        if self.normalizer is not None:
+            self.normalizer.update(tree_map(np.asarray, obs))

@@ -1,0 +1,217 @@
+"""The one training loop: an iteration is a function of the state and the iteration's number.
+
+    seed → knobs → iterate → log? → evaluate? → checkpoint?
+
+A trainer says what an iteration is; everything that makes a run trustworthy happens here, once for all
+algorithms: seeding, cadences, metrics, evaluation, checkpoints, signals, and refusing what is not finite.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rl_training.config import Config
+from rl_training.envs.spaces import space_to_json
+from rl_training.errors import NonFiniteError, StorageError
+from rl_training.runtime.controls import Controls
+from rl_training.runtime.display import Display
+from rl_training.runtime.evaluation import evaluate
+from rl_training.runtime.metrics import MetricsWindow
+from rl_training.runtime.tensorboard import TensorBoardView
+from rl_training.runtime.trainer import Trainer
+from rl_training.state import checkpoints
+from rl_training.state.files import AppendLog
+from rl_training.state.run_directory import RunDirectory
+from rl_training.state.seeding import fold, seed_everything
+from rl_training.state.stateful import Stateful
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: its final metrics, where everything lies, and the signal that stopped it, if one did."""
+
+    metrics: dict[str, float]
+    run_dir: Path
+    checkpoint_path: Path
+    interrupted: int | None = None
+
+
+class Progress(Stateful):
+    """How far a run is, and when each thing that happens now and then was last done."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.steps = 0
+        self.done_at = {"log": 0, "evaluate": 0, "checkpoint": 0}
+        self.metrics_bytes = 0
+        self.best_return = -math.inf
+        self.latest: dict[str, float] = {}  # every metric as last logged
+        self.window = MetricsWindow()
+
+    def due(self, what: str, every: int, total: int) -> bool:
+        """Whether `every` steps have passed since a multiple of it; the end of the run is always due.
+
+        Cadences count steps and never seconds, so that two runs do the same things at the same steps.
+        """
+        due = self.steps // every > self.done_at[what] // every or self.steps >= total
+        if due:
+            self.done_at[what] = self.steps
+        return due
+
+
+class Engine:
+    """One run: its trainer, its progress and its files."""
+
+    def __init__(self, trainer: Trainer, config: Config, run: RunDirectory, display: Display) -> None:
+        self.trainer, self.config, self.run, self.display = trainer, config, run, display
+        self.controls = Controls.of(config)
+        self.progress = Progress()
+        self.last_good: Path | None = None
+
+    def restore(self, path: Path, tree: Mapping[str, Any]) -> None:
+        """Go back to a checkpoint."""
+        self.trainer.agent.load_state_dict(tree["policy"]["agent"])
+        self.trainer.load_state_dict(tree["trainer"])
+        self.progress.load_state_dict(tree["progress"])
+        self.last_good = path
+
+    def train(self) -> Result:
+        """Run to the end, or until a signal asks to stop after the current iteration."""
+        config, progress, total = self.config, self.progress, self.config.total_timesteps
+        with self._storing():
+            self.metrics_log = AppendLog(self.run.metrics_path)
+            self.metrics_log.truncate(progress.metrics_bytes)
+            self.timing_log = AppendLog(self.run.timing_path)
+        self.view = TensorBoardView(self.run) if config.tensorboard else None
+        self.display.start(config, self.run.path, progress.steps, total)
+        self.began, self.began_at = time.perf_counter(), progress.steps
+        with stop_signals() as stop:
+            while progress.steps < total and stop.number is None:
+                self._iterate()
+            if self.last_good is None or progress.done_at["checkpoint"] != progress.steps:
+                self._checkpoint()  # a signal came between two checkpoints
+        self.trainer.close()
+        self.display.finish(progress.latest)
+        assert self.last_good is not None
+        interrupted = stop.number if progress.steps < total else None
+        return Result(dict(progress.latest), self.run.path, self.last_good, interrupted)
+
+    def _iterate(self) -> None:
+        config, progress, total = self.config, self.progress, self.config.total_timesteps
+        seed_everything(fold(config.seed, "iteration", progress.iteration))
+        knobs = self.controls.at(progress.steps)
+        try:
+            metrics = self.trainer.iterate(knobs)
+        except NonFiniteError as error:
+            raise NonFiniteError(error.tensor, error.env_index, progress.steps + (error.step or 0)) from error
+        progress.iteration += 1
+        progress.steps += metrics.steps
+        progress.window.add(metrics)
+        if progress.due("log", config.log_every, total):
+            self._write(progress.window.take() | knobs.used)
+        if progress.due("evaluate", config.eval_every, total):
+            self._evaluate()
+        if progress.due("checkpoint", config.checkpoint_every, total):
+            self._checkpoint()
+
+    def _write(self, values: Mapping[str, float]) -> None:
+        """One line of metrics.jsonl, which holds nothing that depends on the clock, and one of timing.jsonl."""
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise NonFiniteError(name, step=self.progress.steps)
+        seconds = time.perf_counter() - self.began
+        speed = (self.progress.steps - self.began_at) / seconds
+        timing = {"wall_seconds": round(seconds, 3), "steps_per_second": round(speed, 1)}
+        with self._storing():
+            self.metrics_log.write(_line({"step": self.progress.steps, **values}))
+            self.timing_log.write(_line({"step": self.progress.steps, **timing}))
+        if self.view is not None:
+            self.view.write(self.progress.steps, values)
+        self.progress.latest |= values
+        self.display.update(self.progress.steps, values, timing)
+
+    def _evaluate(self) -> None:
+        """A line of its own: training's lines are the same however often a run is evaluated."""
+        config, steps = self.config, self.progress.steps
+        seed = fold(config.seed, "evaluate", steps)
+        result = evaluate(self.trainer.agent, config, episodes=config.eval_episodes, seed=seed)
+        self._write({f"eval/{name}": value for name, value in result.items()})
+        if result["mean_return"] > self.progress.best_return:
+            self.progress.best_return = result["mean_return"]
+            with self._storing():
+                checkpoints.save_policy(self.run.best, steps, {"policy": self._policy()})
+
+    def _checkpoint(self) -> None:
+        with self._storing():
+            self.metrics_log.sync()
+            self.timing_log.sync()
+            self.progress.metrics_bytes = self.metrics_log.tell()
+            self.progress.done_at["checkpoint"] = self.progress.steps
+            tree = {
+                "policy": self._policy(),
+                "trainer": self.trainer.state_dict(),
+                "progress": self.progress.state_dict(),
+            }
+            self.last_good = checkpoints.save_checkpoint(
+                self.run.checkpoints, self.progress.steps, tree, self.config.keep_checkpoints
+            )
+
+    def _policy(self) -> dict[str, Any]:
+        """All that is needed to act again: the agent's state, and what its networks are built from."""
+        return {
+            "config": self.config.model_dump(mode="json"),
+            "observation_space": space_to_json(self.trainer.observation_space),
+            "action_space": space_to_json(self.trainer.action_space),
+            "agent": self.trainer.agent.state_dict(),
+        }
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            left = f"the last good checkpoint is {self.last_good}" if self.last_good else "no checkpoint was written yet"
+            raise StorageError(f"cannot write to {self.run.path}: {error}; {left}") from error
+
+
+def _line(values: Mapping[str, float]) -> bytes:
+    return json.dumps(values, allow_nan=False).encode() + b"\n"
+
+
+class StopSignals:
+    """The signal that asked to stop, once one did."""
+
+    number: int | None = None
+
+
+@contextmanager
+def stop_signals() -> Iterator[StopSignals]:
+    """SIGINT and SIGTERM ask once politely; a second one acts as it would have done without us."""
+    stop = StopSignals()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.number = number
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,61 @@
+"""Metrics: what an iteration reports, and what is averaged between two log lines."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.state.stateful import Stateful
+
+
+class Metrics:
+    """What one iteration reports: its environment steps, the episodes that ended, and means of what was added."""
+
+    def __init__(self, steps: int, episodes: list[tuple[int, float, int]]) -> None:
+        self.steps = steps
+        self.episodes = episodes  # (lane, return, length)
+        self.values: dict[str, list[Tensor | float]] = {}
+
+    def add(self, values: Mapping[str, Tensor | float]) -> None:
+        """Take in one value for each name; names added several times are averaged."""
+        for name, value in values.items():
+            self.values.setdefault(name, []).append(value)
+
+    def means(self) -> dict[str, float]:
+        return {name: float(torch.as_tensor(values).double().mean()) for name, values in self.values.items()}
+
+
+class MetricsWindow(Stateful):
+    """Averages over the iterations since the last log line, and the episodes that ended lately.
+
+    It is part of the state: a run that was killed between two lines must print the line it would have printed.
+    """
+
+    def __init__(self) -> None:
+        self.totals: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
+        self.episodes = 0
+        self.recent: deque[tuple[float, int]] = deque(maxlen=100)  # (return, length), as the field's curves show
+
+    def add(self, metrics: Metrics) -> None:
+        for name, value in metrics.means().items():
+            self.totals[name] = self.totals.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
+        self.episodes += len(metrics.episodes)
+        self.recent.extend((returned, length) for _, returned, length in metrics.episodes)
+
+    def take(self) -> dict[str, Any]:
+        """The line's values; the averages begin anew."""
+        line: dict[str, Any] = {"episodes": self.episodes}
+        if self.recent:
+            returns, lengths = zip(*self.recent, strict=True)
+            line["episode_return"] = float(np.mean(returns))
+            line["episode_length"] = float(np.mean(lengths))
+        line |= {name: total / self.counts[name] for name, total in self.totals.items()}
+        self.totals, self.counts = {}, {}
+        return line

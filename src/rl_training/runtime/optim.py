@@ -1,0 +1,74 @@
+"""Optimizers over one flat parameter vector, which say no to numbers that are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.errors import NonFiniteError
+from rl_training.state.stateful import Stateful
+
+
+class Adam(Stateful):
+    """Adam (Kingma & Ba 2015) on all parameters of some modules at once.
+
+    The parameters are moved into one contiguous vector and become views of it, so that clipping and the
+    update are a handful of operations whatever the number of layers. The learning rate comes with each
+    step: there is no second clock.
+    """
+
+    transient = ("names", "parameters", "gradient", "betas", "epsilon")
+
+    def __init__(
+        self, modules: Sequence[nn.Module], *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8
+    ) -> None:
+        named = [pair for module in modules for pair in module.named_parameters()]
+        self.names = [(name, parameter.numel()) for name, parameter in named]
+        self.parameters, self.gradient = flatten_parameters([parameter for _, parameter in named])
+        self.betas, self.epsilon = betas, epsilon
+        self.mean = torch.zeros_like(self.parameters)
+        self.square = torch.zeros_like(self.parameters)
+        self.count = 0
+
+    def step(self, loss: Tensor, learning_rate: float, max_grad_norm: float | None) -> dict[str, Tensor]:
+        """One step down the gradient of `loss`, scaled to a norm of at most `max_grad_norm`.
+
+        m ← β₁ m + (1 - β₁) g;  v ← β₂ v + (1 - β₂) g²
+        θ ← θ - lr · m / (1 - β₁ᵗ) / (√(v / (1 - β₂ᵗ)) + ε)
+        """
+        if not loss.isfinite():
+            raise NonFiniteError("loss")
+        self.gradient.zero_()
+        loss.backward()
+        norm = self.gradient.norm()
+        if not norm.isfinite():
+            raise NonFiniteError(self._first_not_finite())
+        if max_grad_norm is not None:
+            self.gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        self.count += 1
+        first, second = self.betas
+        self.mean.lerp_(self.gradient, 1 - first)
+        self.square.mul_(second).addcmul_(self.gradient, self.gradient, value=1 - second)
+        spread = (self.square / (1 - second**self.count)).sqrt_().add_(self.epsilon)
+        self.parameters.addcdiv_(self.mean, spread, value=-learning_rate / (1 - first**self.count))
+        return {"grad_norm": norm}
+
+    def _first_not_finite(self) -> str:
+        pieces = self.gradient.split([size for _, size in self.names])
+        for (name, _), piece in zip(self.names, pieces, strict=True):
+            if not piece.isfinite().all():
+                return f"gradient of {name}"
+        return "norm of the gradient"
+
+
+def flatten_parameters(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
+    """One vector of all parameters and one of their gradients, of which each parameter becomes a view."""
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    gradient = torch.zeros_like(flat)
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, piece, slope in zip(parameters, flat.split(sizes), gradient.split(sizes), strict=True):
+        parameter.data = piece.view(parameter.shape)
+        parameter.grad = slope.view(parameter.shape)
+    return flat, gradient

@@ -1,0 +1,61 @@
+"""Trainer: an algorithm, one iteration at a time. The engine does everything else."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from gymnasium import spaces
+
+from rl_training.config import Config
+from rl_training.envs.spaces import ACTIONS, check_action_space, check_observation_space
+from rl_training.networks.encoders import is_image
+from rl_training.runtime.controls import Knobs
+from rl_training.runtime.metrics import Metrics
+from rl_training.state.stateful import Stateful
+
+# What torch found on this machine, read before anything changes it.
+PHYSICAL_CORES = torch.get_num_threads()
+
+
+class Trainer(Stateful):
+    """What an algorithm must say: how its agent is made, and what an iteration is.
+
+    All attributes are state unless named in `transient`. The agent is saved apart from the rest, so that a
+    checkpoint's policy can be loaded without the training machinery.
+    """
+
+    transient = ("config", "agent", "observation_space", "action_space")
+    config_class: ClassVar[type[Config]]
+    action_spaces: ClassVar[tuple[type, ...]] = ACTIONS
+
+    agent: Any  # a Stateful that acts (data.collector.Policy)
+
+    def __init__(
+        self, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> None:
+        check_observation_space(observation_space, f"the observation of {config.env_id}")
+        check_action_space(action_space, f"the action of {config.env_id}", self.action_spaces)
+        self.config = config
+        self.observation_space, self.action_space = observation_space, action_space
+        self.agent = self.make_agent(config, observation_space, action_space)
+
+    @classmethod
+    def make_agent(
+        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> Any:
+        """The acting part with fresh weights: all that evaluation and `load_policy` need."""
+        raise NotImplementedError
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        """One iteration: gather experience, learn from it, report."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of processes and emulators."""
+
+
+def default_threads(observation_space: spaces.Space[Any]) -> int:
+    """One thread for vectors, whose layers are too small to share; all physical cores for convolutions."""
+    parts = observation_space.spaces.values() if isinstance(observation_space, spaces.Dict) else [observation_space]
+    return PHYSICAL_CORES if any(is_image(part) for part in parts) else 1

@@ -1,0 +1,176 @@
+"""Train, resume, evaluate, load: the things users do, from Python or from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from rl_training.config import Config, dump_config, load_config
+from rl_training.data.collector import Carry
+from rl_training.envs.spaces import ActionCodec, space_from_json
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.registry import trainer_class
+from rl_training.runtime.display import Display, QuietDisplay
+from rl_training.runtime.engine import Engine, Result
+from rl_training.runtime.evaluation import evaluate
+from rl_training.runtime.tensorboard import require_tensorboard
+from rl_training.runtime.trainer import Trainer, default_threads
+from rl_training.state import checkpoints
+from rl_training.state.run_directory import RunDirectory
+from rl_training.state.seeding import fold, seed_everything
+from rl_training.trees import tree_leaves, tree_map
+
+Which = Literal["last", "best"]
+
+
+def train(
+    config: Config | Mapping[str, Any], *, run_dir: str | Path | None = None, display: Display | None = None
+) -> Result:
+    """Train from a config to the end of its run, in a new run directory.
+
+    The trainer is made first: whatever is wrong with a config or an environment leaves no directory behind.
+    """
+    config = config if isinstance(config, Config) else load_config(config)
+    trainer = _make_trainer(config)
+    threads = config.torch_threads or default_threads(trainer.observation_space)
+    name = f"{config.algo}-{config.env_id}-s{config.seed}"
+    run = RunDirectory.create(run_dir, default_name=name.replace("/", "-").replace(":", "-"))
+    with run.lock():
+        run.write_config(dump_config(config))
+        run.write_manifest(config=config.model_dump(mode="json"), threads=threads)
+        return _run(Engine(trainer, config, run, display or QuietDisplay()), threads)
+
+
+def resume(
+    run_dir: str | Path, *, display: Display | None = None, trust_env: bool = False
+) -> Result:
+    """Go on with a run from its newest good checkpoint, exactly as if it had never stopped.
+
+    A run that ended is left as it is; one that was killed before its first checkpoint starts from step 0.
+    """
+    display = display or QuietDisplay()
+    run = RunDirectory.open(run_dir)
+    with run.lock():
+        threads = run.read_manifest()["threads"]
+        config = load_config(run.config_path)
+        refuse_untrusted(config.env_id, trust_env)
+        found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
+        engine = Engine(_make_trainer(config), config, run, display)
+        if found is None:
+            display.message("no checkpoint yet: starting from step 0")
+        else:
+            engine.restore(*found)
+            display.message(f"resumed from step {engine.progress.steps}")
+        return _run(engine, threads)
+
+
+def evaluate_checkpoint(
+    path: str | Path,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    sample: bool = False,
+    checkpoint: Which = "last",
+    trust_env: bool = False,
+) -> dict[str, float]:
+    """Play whole episodes with the policy of a run directory or of one checkpoint, and sum them up.
+
+    Greedy unless `sample`; `episodes` and `seed` are the config's unless given.
+    """
+    saved = _read_policy(path, checkpoint)
+    config = load_config(saved["config"])
+    refuse_untrusted(config.env_id, trust_env)
+    return evaluate(
+        _make_agent(config, saved),
+        config,
+        episodes=config.eval_episodes if episodes is None else episodes,
+        seed=fold(config.seed if seed is None else seed, "evaluate"),
+        sample=sample,
+    )
+
+
+def load_policy(path: str | Path, *, checkpoint: Which = "last") -> LoadedPolicy:
+    """The policy of a run directory or of one checkpoint, without environments or training machinery."""
+    saved = _read_policy(path, checkpoint)
+    return LoadedPolicy(_make_agent(load_config(saved["config"]), saved), saved)
+
+
+class LoadedPolicy:
+    """A trained policy that acts on the environment's own observations and in its own actions."""
+
+    def __init__(self, agent: Any, saved: Mapping[str, Any]) -> None:
+        self.agent = agent
+        self.observation_space = space_from_json(saved["observation_space"])
+        self.action_space = space_from_json(saved["action_space"])
+        self.codec = ActionCodec(self.action_space)
+        self.carry: Carry = ()
+        self.lanes = 0
+
+    def reset(self) -> None:
+        """A new episode begins: forget what the policy carries from step to step."""
+        self.lanes = 0
+
+    def act(self, obs: Any, *, sample: bool = False) -> Any:
+        """The action for one observation, or the actions [B, ...] for a batch of them [B, ...]."""
+        leaves = dict(tree_leaves(obs, ""))
+        name, space = next(tree_leaves(_spaces(self.observation_space), ""))
+        single = np.ndim(leaves[name]) == len(space.shape)
+        batch = tree_map(lambda part: np.asarray(part)[None] if single else np.asarray(part), obs)
+        lanes = len(next(tree_leaves(batch, ""))[1])
+        if lanes != self.lanes:
+            self.carry, self.lanes = self.agent.initial(lanes), lanes
+        acted, self.carry = self.agent.act(batch, self.carry, explore=sample)
+        actions = self.codec.to_env(acted["action"])
+        return actions[0] if single else actions
+
+
+def _spaces(space: Any) -> Any:
+    """A Dict space as a plain dict of spaces, so that it has the shape of its observations."""
+    return {key: _spaces(part) for key, part in space.spaces.items()} if hasattr(space, "spaces") else space
+
+
+def refuse_untrusted(env_id: str, trust_env: bool) -> None:
+    """`module:EnvId` read from a run imports that module, which is the user's decision and not the file's."""
+    if ":" in env_id and not trust_env:
+        raise ConfigError(
+            f"this run's environment {env_id!r} imports the module {env_id.split(':')[0]!r}; "
+            "add --trust-env (trust_env=True) if you trust it"
+        )
+
+
+def _make_trainer(config: Config) -> Trainer:
+    if config.tensorboard:
+        require_tensorboard()
+    torch.set_num_threads(1)  # the first weights must not depend on what this process did before
+    seed_everything(fold(config.seed, "init"))
+    return trainer_class(config.algo)(config)
+
+
+def _make_agent(config: Config, saved: Mapping[str, Any]) -> Any:
+    spaces = space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
+    agent = trainer_class(config.algo).make_agent(config, *spaces)
+    agent.load_state_dict(saved["agent"])
+    return agent
+
+
+def _run(engine: Engine, threads: int) -> Result:
+    # The order of floating-point sums depends on the number of threads: it is part of a run's identity.
+    torch.set_num_threads(threads)
+    return engine.train()
+
+
+def _read_policy(path: str | Path, checkpoint: Which) -> Mapping[str, Any]:
+    path = Path(path)
+    if (path / "state.json").exists():
+        return checkpoints.load_checkpoint(path, only="policy")["policy"]
+    run = RunDirectory.open(path)
+    if checkpoint == "best":
+        return checkpoints.load_policy(run.best)["policy"]
+    found = checkpoints.newest_good_checkpoint(run.checkpoints, only="policy")
+    if found is None:
+        raise CheckpointError(f"{path} has no checkpoint yet")
+    return found[1]["policy"]

@@ -1,0 +1,31 @@
+"""Observations are arrays, or dicts of observations (Dict spaces): helpers that treat both alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """`function` on every array of a tree, and on those at the same place of `others`."""
+    if isinstance(tree, dict):
+        return {key: tree_map(function, tree[key], *(other[key] for other in others)) for key in tree}
+    return function(tree, *others)
+
+
+def tree_leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Every array of a tree with its name, such as ("obs/camera", array)."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from tree_leaves(value, f"{name}/{key}")
+    else:
+        yield name, tree
+
+
+def put_rows(tree: Any, rows: Any, where: Any) -> None:
+    """tree[where] = rows, in every array."""
+
+    def put(column: Any, new: Any) -> None:
+        column[where] = new
+
+    tree_map(put, tree, rows)
