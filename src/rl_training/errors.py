@@ -51,14 +51,16 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
 
     Near means few typing slips (see `_slips`) for the length of the word, or else that the candidate contains it.
     """
-    candidates = list(candidates)
-    by_distance = sorted(
-        ((_slips(word, candidate), candidate) for candidate in candidates), key=lambda pair: pair[0]
-    )
-    if by_distance and by_distance[0][0] <= max(1, round(0.4 * len(word))):
-        return f"; did you mean {by_distance[0][1]}?"
-    containing = [candidate for candidate in candidates if len(word) > 2 and word in candidate]
-    return f"; did you mean {containing[0]}?" if containing else ""
+    candidates = sorted(candidates, key=lambda candidate: abs(len(candidate) - len(word)))
+    nearest, slips = "", max(1, round(0.4 * len(word))) + 1
+    for candidate in candidates:
+        if abs(len(candidate) - len(word)) >= slips:
+            break  # a difference in length costs a slip per letter: no later one can be nearer
+        if (found := _slips(word, candidate)) < slips:
+            nearest, slips = candidate, found
+    if not nearest and len(word) > 2:
+        nearest = next((candidate for candidate in candidates if word in candidate), "")
+    return f"; did you mean {nearest}?" if nearest else ""
 
 
 def _slips(a: str, b: str) -> int:

@@ -87,10 +87,11 @@ _BY_SPELLING = {spelling: control for control in CONTROLS.values() for spelling 
 
 
 class KnobError(ValueError):
-    """A knob that cannot be used. `part` is the suffix of the entry at fault, `key` a key inside a schedule."""
+    """A knob that cannot be used: its name, the suffix of the entry at fault, the key inside a schedule."""
 
-    def __init__(self, message: str, part: str = "", key: str | None = None) -> None:
+    def __init__(self, message: str, name: str, part: str = "", key: str | None = None) -> None:
         super().__init__(message)
+        self.name = name
         self.part = part
         self.key = key
 
@@ -152,7 +153,7 @@ def compile_knob(
             _check_range(control, f"{name}{part}", *compiled.extremes(total))
     except ScheduleError as error:
         text = str(error) if str(error).startswith(name) else f"{name}{part}: {error}"
-        raise KnobError(text, part, error.key) from None
+        raise KnobError(text, name, part, error.key) from None
     return Knob(control, compiled, warmup_steps, total)
 
 
@@ -199,7 +200,7 @@ def refuse_two_spellings(control: Control, spellings: Iterable[str]) -> None:
     """Raise KnobError if a knob was written under more than one name."""
     first, *others = [*spellings] or [control.name]
     if others:
-        raise KnobError(f"{others[0]} and {first} are two spellings of one knob; keep one of them")
+        raise KnobError(f"{others[0]} and {first} are two spellings of one knob; keep one of them", first)
 
 
 def resolve_entropy_coefficient(config: Any, step: int) -> Any:
