@@ -19,9 +19,8 @@ import torch
 from torch import nn
 
 PLAIN = (type(None), bool, int, float, str)
-DTYPES = ("bool", "float16", "float32", "float64") + tuple(
-    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
-)
+WHOLE_NUMBERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+DTYPES = ("bool", "float16", "float32", "float64", *WHOLE_NUMBERS)
 NUMPY_DTYPES = frozenset(np.dtype(name) for name in DTYPES)
 TORCH_DTYPES = frozenset(getattr(torch, name) for name in [*DTYPES, "bfloat16"])
 

@@ -1,0 +1,358 @@
+"""Checkpoints that survive kill -9, power cuts, full disks, flipped bits and people who mean harm.
+
+`step-000000050000/` holds `weights.safetensors` (the tensors of the acting policy), `state.safetensors` (all
+others) and `state.json` (everything else, with the sizes and SHA-256 of the two). `state.json` starts with
+its own SHA-256 over all bytes that follow, so that no bit of the three files can change unnoticed. All is
+written aside, synced and renamed into place. Reading runs no code: no pickles, no imports, no links followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from rl_training.errors import CheckpointError, StorageError
+from rl_training.state import files
+from rl_training.state.encoding import Decoder, Encoder
+
+FORMAT = 1
+POLICY = "policy"
+WEIGHTS, STATE, SKELETON = "weights.safetensors", "state.safetensors", "state.json"
+MAX_SKELETON_BYTES = 256 * 2**20
+MAX_TENSOR_BYTES = 16 * 2**30
+NAME = re.compile(r"step-[0-9]{12,}")
+UPDATE = "was written by a newer version; update rl-training to read it"
+
+Tree = dict[str, Any]
+
+
+class NewerFormatError(CheckpointError):
+    """A checkpoint that is not damaged, but from the future: an older one must not be used in its place."""
+
+
+def save_checkpoint(folder: Path, step: int, tree: Mapping[str, Any], keep: int) -> Path:
+    """Write `tree` as `folder/step-<step>`, then remove all but the newest `keep` up to this step.
+
+    The tensors under tree["policy"] are the weights. Equal trees give equal bytes. Raises StorageError when a
+    write fails; all earlier checkpoints are then still there.
+    """
+    contents = _encode(step, tree)
+    final = folder / f"step-{step:012d}"
+    try:
+        files.make_directory(folder)
+        _sweep(folder)
+        _publish(final, contents)
+    except OSError as error:
+        raise StorageError(f"cannot write {final}: {_reason(error)}; {_last_good(folder)}") from error
+    for old in [path for path in _checkpoints(folder) if _step_of(path) <= step][:-keep]:
+        files.remove_directory(old)
+    return final
+
+
+def save_policy(path: Path, step: int, tree: Mapping[str, Any]) -> Path:
+    """Write tree["policy"] alone as the directory `path`, in place of the one there.
+
+    At every instant a good one can be loaded from `path`: `load_checkpoint` finds it under its other name
+    when a kill came between the two renames.
+    """
+    contents = _encode(step, {POLICY: tree[POLICY]})
+    try:
+        files.make_directory(path.parent)
+        _settle(path)
+        _publish(path, contents)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {_reason(error)}; the one before it is kept") from error
+    return path
+
+
+def load_checkpoint(path: Path, *, only: str | None = None) -> Tree:
+    """The tree saved at `path`, every byte of it verified; with `only="policy"` nothing but {"policy": ...}.
+
+    Raises CheckpointError when it is missing, damaged, unsafe or written by a newer version.
+    """
+    for place in (path, _aside(path), _replaced(path)):
+        if place == path or os.path.lexists(place):
+            try:
+                return _load(place, only)
+            except FileNotFoundError:
+                continue
+            except CheckpointError:
+                if place == path:
+                    raise
+    try:
+        return _load(path, only)  # a running training may have renamed it while we looked elsewhere
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no checkpoint here") from None
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step at which the checkpoint at `path` was saved."""
+    try:
+        with _Folder(path) as folder:
+            return int(_skeleton(folder)["step"])
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no checkpoint here") from None
+
+
+def newest_good_checkpoint(
+    folder: Path, *, only: str | None = None, warn: Callable[[str], None] | None = None
+) -> tuple[Path, Tree] | None:
+    """The newest checkpoint that loads, and its tree; None when none was ever saved.
+
+    Damaged ones are skipped with a line to `warn`. Raises CheckpointError when all are damaged, or when one
+    is from a newer version: to go on from an older one would throw away work that is still good.
+    """
+    candidates = _checkpoints(folder)
+    for path in reversed(candidates):
+        try:
+            return path, load_checkpoint(path, only=only)
+        except NewerFormatError:
+            raise
+        except CheckpointError as error:
+            if warn is not None:
+                warn(f"{error}; trying the one before")
+    if candidates:
+        raise CheckpointError(f"{folder}: none of the {len(candidates)} checkpoints can be read")
+    return None
+
+
+def _encode(step: int, tree: Mapping[str, Any]) -> dict[str, bytes]:
+    """The contents of the files of a checkpoint, by name."""
+    encoders = {WEIGHTS: Encoder(), STATE: Encoder()}
+    skeleton: dict[str, Any] = {}
+    for key, value in tree.items():
+        if type(key) is not str:
+            raise TypeError(f"the keys of a checkpoint are strings, not {key!r}")
+        if key == POLICY:
+            skeleton[key] = encoders[WEIGHTS].encode(value)
+        else:
+            skeleton[key] = encoders[STATE].encode(value, (key,))
+    # No metadata: with two keys of it or more, safetensors writes them in any order.
+    contents = {name: safetensors.torch.save(encoder.tensors) for name, encoder in encoders.items()}
+    body = {
+        "format": FORMAT,
+        "step": step,
+        "files": {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in contents.items()},
+        "tree": skeleton,
+    }
+    text = json.dumps(body, allow_nan=False, separators=(",", ":"))[1:].encode() + b"\n"
+    return contents | {SKELETON: _checksum_line(text) + text}
+
+
+def _publish(final: Path, contents: dict[str, bytes]) -> None:
+    if final.is_dir() and _holds(final, contents):
+        return
+    aside = _aside(final)
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        os.mkdir(aside)
+        for name, data in contents.items():
+            files.write_file(aside / name, data)
+        files.publish_directory(aside, final)
+    except OSError:
+        # Kept only where it may be the last good copy: when `final` stepped aside and could not come back.
+        if final.exists() or not _replaced(final).exists():
+            shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _load(path: Path, only: str | None) -> Tree:
+    """The tree in exactly this directory; FileNotFoundError when it is not there."""
+    with _Folder(path) as folder:
+        skeleton = _skeleton(folder)
+        tree = skeleton["tree"]
+        if only is not None:
+            if only not in tree:
+                raise folder.error(f"holds no {only!r}")
+            tree = {only: tree[only]}
+        try:
+            return _decode(folder, skeleton["files"], tree, whole=only is None)
+        except (
+            SafetensorError,
+            ValueError,
+            TypeError,
+            RuntimeError,
+            OverflowError,
+            MemoryError,
+            RecursionError,
+        ) as error:
+            raise folder.error(f"cannot be read: {_reason(error)}") from error
+
+
+def _decode(folder: _Folder, listed: Any, tree: dict[str, Any], *, whole: bool) -> Tree:
+    decoders: dict[str, Decoder] = {}
+    decoded = {}
+    for key, node in tree.items():
+        name = WEIGHTS if key == POLICY else STATE
+        if name not in decoders:
+            decoders[name] = Decoder(_tensors(folder, name, listed))
+        decoded[key] = decoders[name].decode(node)
+    for name in (WEIGHTS, STATE) if whole else ():
+        if name not in decoders:
+            decoders[name] = Decoder(_tensors(folder, name, listed))
+        if decoders[name].used != decoders[name].tensors.keys():
+            raise ValueError(f"{name} holds tensors that belong to nothing")
+    return decoded
+
+
+def _skeleton(folder: _Folder) -> dict[str, Any]:
+    """state.json, verified and of the right outer form."""
+    data = folder.read(SKELETON, MAX_SKELETON_BYTES)
+    line, end, text = data.partition(b"\n")
+    if line + end != _checksum_line(text):
+        raise folder.error(f"{SKELETON} is damaged (its checksum does not match)")
+    try:
+        skeleton = json.loads(b"{" + text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise folder.error(f"{SKELETON} is no JSON: {_reason(error)}") from error
+    number = skeleton.get("format") if isinstance(skeleton, dict) else None
+    if type(number) is not int:
+        raise folder.error(f"{SKELETON} has no format number")
+    if number > FORMAT:
+        raise NewerFormatError(f"{folder.path}: {UPDATE} (format {number})")
+    if type(skeleton.get("step")) is not int or not isinstance(skeleton.get("tree"), dict):
+        raise folder.error(f"{SKELETON} is incomplete")
+    if not isinstance(skeleton.get("files"), dict):
+        raise folder.error(f"{SKELETON} lists no files")
+    return skeleton
+
+
+def _tensors(folder: _Folder, name: str, listed: dict[str, Any]) -> dict[str, torch.Tensor]:
+    entry = listed.get(name)
+    if not isinstance(entry, dict):
+        raise ValueError(f"{SKELETON} does not list {name}")
+    size = entry.get("bytes")
+    data = folder.read(name, min(size, MAX_TENSOR_BYTES) if type(size) is int else 0)
+    if len(data) != size or _digest(data) != entry.get("sha256"):
+        raise folder.error(f"{name} is damaged (its checksum does not match)")
+    return safetensors.torch.load(data)
+
+
+class _Folder:
+    """An open checkpoint directory: files are read from this very directory, whatever its name becomes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> _Folder:
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            raise self.error(f"is no checkpoint directory: {_reason(error)}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def read(self, name: str, limit: int) -> bytes:
+        """A regular file of at most `limit` bytes. A link is not followed, a pipe is not waited for."""
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(name, flags, dir_fd=self._descriptor)
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise self.error(f"{name} is no regular file")
+                if status.st_size > limit:
+                    raise self.error(f"{name} is damaged: {status.st_size} bytes, more than the {limit} due")
+                return file.read(status.st_size)
+        except (OSError, MemoryError) as error:
+            raise self.error(f"{name} cannot be read: {_reason(error)}") from error
+
+    def error(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.path}: {what}")
+
+
+def _holds(path: Path, contents: dict[str, bytes]) -> bool:
+    """Whether the checkpoint at `path` has exactly these contents: a resumed run may save it again."""
+    try:
+        with _Folder(path) as folder:
+            return all(folder.read(name, len(data)) == data for name, data in contents.items())
+    except (OSError, CheckpointError):
+        return False
+
+
+def _settle(final: Path) -> None:
+    """End what a kill in the middle of publishing `final` left behind."""
+    if not final.exists():
+        for place in (_aside(final), _replaced(final)):
+            try:
+                _load(place, None)
+            except (OSError, CheckpointError):
+                continue
+            os.rename(place, final)
+            files.sync_directory(final.parent)
+            break
+    shutil.rmtree(_aside(final), ignore_errors=True)
+    shutil.rmtree(_replaced(final), ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what kills left behind: torn writes, half removed checkpoints, half replaced ones."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(files.REPLACED):
+            _settle(path.with_name(path.name.removeprefix(files.REPLACED)))
+    for path in folder.iterdir():
+        if path.name.startswith((files.WRITING, files.REMOVING)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """All checkpoints by rising step, with those that a kill caught while they were being replaced."""
+    try:
+        names = {name.removeprefix(files.REPLACED) for name in os.listdir(folder)}
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((folder / name for name in names if NAME.fullmatch(name)), key=_step_of)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _aside(final: Path) -> Path:
+    return final.with_name(files.WRITING + final.name)
+
+
+def _replaced(final: Path) -> Path:
+    return final.with_name(files.REPLACED + final.name)
+
+
+def _last_good(folder: Path) -> str:
+    try:
+        found = newest_good_checkpoint(folder)
+    except (OSError, CheckpointError) as error:
+        return f"no good checkpoint is left ({_reason(error)})"
+    return f"the last good checkpoint is {found[0]}" if found else "there is no checkpoint before it"
+
+
+def _checksum_line(text: bytes) -> bytes:
+    """The first line of state.json, the opening brace included; `text` is all that follows it."""
+    return b'{"sha256":"' + _digest(text).encode() + b'",\n'
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _reason(error: BaseException) -> str:
+    """An error in one line."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(text.split())[:200]
