@@ -1,0 +1,206 @@
+"""The directory of a run: what lies where in it, who may write to it, and the manifest of what made it."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import RunError
+from rl_training.state import files
+
+FORMAT = 1
+MAX_MANIFEST_BYTES = 16 * 2**20
+PACKAGES = ("rl-training", "torch", "numpy", "gymnasium")
+
+
+class RunLock:
+    """The right to write to a run: one process has it at a time, and a kill gives it back."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise RunError(f"{path.parent}: another process is training in this run directory") from None
+        _held.add(self)
+
+    def release(self) -> None:
+        if self in _held:
+            _held.discard(self)
+            os.close(self._descriptor)
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+_held: set[RunLock] = set()
+
+
+def _leave_locks_to_the_parent() -> None:
+    # A forked worker shares the open file; should it outlive a killed parent, it would keep the lock.
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_leave_locks_to_the_parent)
+
+
+class RunDirectory:
+    """The layout of a run. All in it but `timing.jsonl` and the manifest is a function of the config."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path | str | None, default_name: str, root: Path | str = "runs") -> RunDirectory:
+        """A new run at `path`, which must be empty or not there; without one, at `root/default_name`.
+
+        A default name that is taken gets a number: runs/ppo-CartPole-v1-s1, runs/ppo-CartPole-v1-s1-2, ...
+        """
+        try:
+            if path is None:
+                return cls(_numbered(Path(root), default_name))
+            path = Path(path)
+            if path.exists() and not path.is_dir():
+                raise RunError(f"{path}: is not a directory")
+            if path.is_dir() and any(path.iterdir()):
+                raise RunError(f"{path}: is not empty; resume it, or choose another run directory")
+            files.make_directory(path)
+        except OSError as error:
+            raise RunError(f"{path or root}: cannot make the run directory: {error.strerror}") from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDirectory:
+        """The run at `path`; RunError when there is none."""
+        run = cls(Path(path))
+        if not run.path.is_dir():
+            raise RunError(f"{path}: no run directory here")
+        if not run.config_path.is_file():
+            raise RunError(f"{path}: not a run directory (it has no config.yaml)")
+        return run
+
+    def lock(self) -> RunLock:
+        """Take the right to write here until it is released or the process ends; RunError when taken."""
+        try:
+            return RunLock(self.path / ".lock")
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot lock the run directory: {error.strerror}") from error
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def timing_path(self) -> Path:
+        return self.path / "timing.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
+    def replay(self) -> Path:
+        return self.path / "replay"
+
+    def write_manifest(self, config: Mapping[str, Any], *, threads: int, **more: Any) -> dict[str, Any]:
+        """Write down what this run is made with: versions, machine, threads, git state and config.
+
+        `more` adds entries such as `order="arrival"`. Values JSON does not know are written as text.
+        """
+        manifest = {
+            "format": FORMAT,
+            "started_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+            "platform": platform.platform(),
+            "machine": platform.machine(),
+            "threads": threads,
+            "git": git_state(),
+            "config": dict(config),
+            **more,
+        }
+        files.replace_file(self.manifest_path, json.dumps(manifest, indent=2, default=str).encode() + b"\n")
+        return manifest
+
+    def read_manifest(self) -> dict[str, Any]:
+        """The manifest; RunError when it cannot be read or a newer version wrote it."""
+        try:
+            if self.manifest_path.stat().st_size > MAX_MANIFEST_BYTES:
+                raise RunError(f"{self.manifest_path}: too large")
+            manifest = json.loads(self.manifest_path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            text = getattr(error, "strerror", None) or f"damaged ({error})"
+            raise RunError(f"{self.manifest_path}: {text}") from error
+        if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
+            raise RunError(f"{self.manifest_path}: damaged (no format number)")
+        if manifest["format"] > FORMAT:
+            raise RunError(
+                f"{self.path}: was written by a newer version (format {manifest['format']}); "
+                "update rl-training to read it"
+            )
+        return manifest
+
+
+def _numbered(root: Path, name: str) -> Path:
+    """Make and return the first of root/name, root/name-2, root/name-3, ... that is not there yet."""
+    # ALE/Pong-v5 and module:EnvId are names of envs, but not of directories.
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+    files.make_directory(root)
+    number = 1
+    while True:
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            os.mkdir(path)  # makes it or fails, at one instant: two processes never get the same
+        except FileExistsError:
+            number += 1
+            continue
+        files.sync_directory(root)
+        return path
+
+
+def git_state() -> dict[str, Any] | None:
+    """The commit of the working directory and whether files differ from it; None outside a git repository."""
+
+    def git(*arguments: str) -> str:
+        # A repository may name programs in its config that git would start; this one it must not.
+        command = ["git", "-c", "core.fsmonitor=false", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        return done.stdout.strip()
+
+    try:
+        commit = git("rev-parse", "--verify", "HEAD")
+        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
