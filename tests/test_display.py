@@ -72,6 +72,21 @@ def test_plain_display_prints_every_update_of_a_short_run() -> None:
     assert sum(line.startswith("step") for line in out.getvalue().splitlines()) == 10
 
 
+def test_plain_display_says_when_an_evaluation_was_if_not_now() -> None:
+    out = io.StringIO()
+    display = PlainDisplay(out, lines=2)
+    display.start(CONFIG, RUN, 0, 1000)
+    display.update(300, {"eval/mean_return": 7.5}, {})
+    display.update(500, {"episode_return": 3.0}, {})
+    display.update(1000, {"episode_return": 4.0}, {})
+    display.update(1000, {"eval/mean_return": 9.0}, {})
+    assert out.getvalue().splitlines()[2:] == [
+        "step   500 ( 50 %)  evaluation 7.5 at 300  return 3",
+        "step 1,000 (100 %)  return 4",
+        "step 1,000 (100 %)  evaluation 9",
+    ]
+
+
 def test_plain_display_of_a_resumed_run_spreads_its_lines_over_the_rest() -> None:
     out = io.StringIO()
     display = PlainDisplay(out)

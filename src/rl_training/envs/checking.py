@@ -1,8 +1,9 @@
 """Does an environment keep the promises that training and exact resume are built on?
 
-Every check is one function that raises `Broken` (or anything else: an environment may fail in any way), returns
-a warning, or returns what it saw. What matters most is replay: a run is resumed by resetting each environment
-with its episode's seed and taking the same actions again, which must end on the same observation, bit for bit.
+Every check is one function that raises `Broken` (or anything else: an environment may fail in any way),
+returns a warning, or returns what it saw. What matters most is replay: a run is resumed by resetting each
+environment with its episode's seed and taking the same actions again, which must end on the same
+observation, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rl_training.config_text import parse_yaml
 from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
 from rl_training.envs.making import make_env
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.errors import ConfigError
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.trees import put_rows, tree_leaves, tree_map
 
 STEPS = 300  # taken in each check: several episodes of most small environments
 LANES = 2
@@ -81,18 +83,12 @@ def check_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> list[
 
 def parse_env_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
     """`key=value` with the value in YAML, as on the command line of `train`."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     kwargs = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
             raise ConfigError(f"{pair}: write an environment's arguments as key=value")
-        try:
-            kwargs[key] = YAML(typ="safe", pure=True).load(value)
-        except YAMLError:
-            raise ConfigError(f"{pair}: the value is not YAML") from None
+        kwargs[key] = parse_yaml(value, pair).data
     return kwargs
 
 
@@ -133,6 +129,7 @@ def check_step(make: MakeEnv) -> str:
         result = env.step(action)
         if not (isinstance(result, tuple) and len(result) == 5):
             raise Broken("step must return (observation, reward, terminated, truncated, info)")
+        reward: Any
         _, reward, terminated, truncated, info = result
         if np.ndim(reward) or not isinstance(reward, (int, float, np.number, np.ndarray)):
             raise Broken(f"the reward must be a number, not {type(reward).__name__}")
@@ -226,7 +223,7 @@ def check_time_limit(make: MakeEnv) -> str:
 
 
 def check_autoreset(make: MakeEnv) -> str:
-    """The engine's own lanes and Gymnasium's vector environment in each mode give what lone environments give."""
+    """Our own lanes and Gymnasium's vector environment in each mode give what lone environments give."""
     env = make()
     rows = [sample_actions(env, STEPS // LANES) for _ in range(LANES)]
     env.close()
@@ -235,21 +232,17 @@ def check_autoreset(make: MakeEnv) -> str:
         transitions(LocalLanes([make()]), [row[lane : lane + 1] for row in actions], lane)
         for lane in range(LANES)
     ]
-    ways: dict[str, Callable[[], Lanes]] = {
-        "side by side": lambda: LocalLanes([make() for _ in range(LANES)])
-    }
+    together = {"side by side": transitions(LocalLanes([make() for _ in range(LANES)]), actions)}
     for mode in AutoresetMode:
-        ways[mode.name] = lambda mode=mode: VectorLanes(SyncVectorEnv([make] * LANES, autoreset_mode=mode))
-    for way, make_lanes in ways.items():
-        together = transitions(make_lanes(), actions)
-        for step, row in enumerate(together):
-            for lane in range(LANES):
-                if not same(
-                    tree_map(lambda column, lane=lane: column[lane : lane + 1], row), alone[lane][step]
-                ):
+        vector = SyncVectorEnv([make] * LANES, autoreset_mode=mode)
+        together[mode.name] = transitions(VectorLanes(vector), actions)
+    for way, steps in together.items():
+        for lane in range(LANES):
+            for index, (row, expected) in enumerate(zip(steps, alone[lane], strict=True)):
+                if not same(lane_of(row, lane), expected):
                     raise Broken(
-                        f"copies run {way} give another transition than one alone, at step {step + 1} of copy {lane}; "
-                        "do the copies share state?"
+                        f"copies run {way} give another transition than one alone, at step {index + 1} "
+                        f"of copy {lane + 1}; do the copies share state?"
                     )
     return "NEXT_STEP, SAME_STEP and DISABLED vector environments give the same transitions"
 
@@ -290,7 +283,7 @@ def play(env: gym.Env[Any, Any], count: int) -> list[Episode]:
 
 
 def transitions(lanes: Lanes, actions: Sequence[np.ndarray], first_lane: int = 0) -> list[dict[str, Any]]:
-    """What each row of actions [B, ...] meets and leads to, as columns [B, ...]; episode e of lane l has its own seed."""
+    """What each row of actions [B, ...] meets and leads to; every episode has a seed of its own."""
     episode = np.zeros(lanes.count, int)
 
     def begin(which: Sequence[int]) -> Any:
@@ -313,10 +306,13 @@ def transitions(lanes: Lanes, actions: Sequence[np.ndarray], first_lane: int = 0
         obs = copied(next_obs)
         if over:
             episode[over] += 1
-            new = begin(over)
-            tree_map(lambda column, fresh: column.__setitem__(over, fresh), obs, new)
+            put_rows(obs, begin(over), over)
     lanes.close()
     return rows
+
+
+def lane_of(row: dict[str, Any], lane: int) -> dict[str, Any]:
+    return tree_map(lambda column: column[lane : lane + 1], row)
 
 
 def outside(space: gym.Space[Any], obs: Any) -> str:

@@ -65,7 +65,7 @@ class PlainDisplay(QuietDisplay):
         self.lines = lines
         self.total = 0
         self.next_line_at = 0.0
-        self.gathered: dict[str, float] = {}
+        self.gathered: dict[str, tuple[int, float]] = {}  # metric -> (step, value)
 
     def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
         self.total = total
@@ -74,14 +74,19 @@ class PlainDisplay(QuietDisplay):
         self._print(f"run directory: {run_dir}")
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
-        # An evaluation between two lines is kept for the next one: it would be lost otherwise.
-        self.gathered |= {name: metrics[name] for name in PLAIN_METRICS if name in metrics}
+        # What comes between two lines is kept for the next: evaluations are rare, and none is lost.
+        for name in PLAIN_METRICS:
+            if name in metrics:
+                self.gathered[name] = (steps, metrics[name])
         if steps < min(self.next_line_at, self.total):
             return
         self.next_line_at += self.total / self.lines
         share = 100 * steps / max(self.total, 1)
         parts = [f"step {steps:>{len(f'{self.total:,}')},} ({share:3.0f} %)"]
-        parts += [f"{PLAIN_METRICS[name]} {number(value)}" for name, value in self.gathered.items()]
+        for name, (step, value) in self.gathered.items():
+            parts.append(
+                f"{PLAIN_METRICS[name]} {number(value)}" + ("" if step == steps else f" at {step:,}")
+            )
         if "steps_per_second" in timing:
             parts.append(f"{timing['steps_per_second']:,.0f} steps/s")
             parts.append(f"{duration(time_left(steps, self.total, timing))} left")
@@ -113,7 +118,7 @@ class LiveDisplay(QuietDisplay):
         from rich.live import Live
 
         self.console = console or Console()
-        # A warning is printed above the panel when stderr is the same terminal, and reaches its file otherwise.
+        # On a terminal a warning is printed above the panel; a redirected stderr gets it as it is.
         self.live = Live(console=self.console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
         self.headline = ""
         self.run_dir = Path()

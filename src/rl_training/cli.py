@@ -1,0 +1,325 @@
+"""The command `rl-training`.
+
+Exit codes: 0 done; 1 the run failed (numbers that are not finite, a failed write, an environment that fails
+its check); 2 something the user can put right, said in one line on stderr; 130 and 143 after SIGINT and
+SIGTERM, with everything saved. Progress and results go to stdout, only warnings and errors to stderr.
+
+Nothing heavy is imported at the top: `rl-training --help` must not wait for torch.
+"""
+
+import itertools
+import json
+import math
+import re
+import sys
+import warnings
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from rl_training.errors import NonFiniteError, StorageError, UserError
+
+if TYPE_CHECKING:
+    from rl_training.runtime.workflows import Result
+
+# Newer typers carry their own copy of click, so its base exception is found through typer, not imported.
+USAGE_ERRORS: Any = tuple(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+class OneLineErrors(TyperGroup):
+    """Turns whatever ends a command into an exit code and at most one line on stderr."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        options["standalone_mode"] = False
+        sys.exit(self._run(*args, **options))
+
+    def _run(self, *args: Any, **options: Any) -> int:
+        try:
+            return super().main(*args, **options) or 0
+        except UserError as error:
+            return fail(2, error)
+        except (NonFiniteError, StorageError) as error:
+            return fail(1, error)
+        except USAGE_ERRORS as error:
+            return fail(2, error.format_message().rstrip(".") + " (see rl-training --help)")
+        except (KeyboardInterrupt, typer.Abort):
+            return fail(130, "interrupted")
+
+
+def fail(code: int, error: Exception | str) -> int:
+    print("error: " + " ".join(str(error).splitlines()), file=sys.stderr, flush=True)
+    return code
+
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A shipped config (ppo/cartpole) or a file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Fields to change, values in YAML.")
+]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the result.")]
+TrustEnv = Annotated[
+    bool,
+    typer.Option("--trust-env", help="Import the module of a module:EnvId environment that the run names."),
+]
+
+
+class Which(str, Enum):
+    last = "last"
+    best = "best"
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Reinforcement learning that resumes exactly."""
+    if version:
+        from rl_training import __version__
+
+        print(__version__)
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def train(
+    config: Config,
+    overrides: Overrides = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the run; must be new or empty. [default: runs/ALGO-ENV-sSEED]"),
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train an algorithm from a config.
+
+    \b
+    rl-training train ppo/cartpole
+    rl-training train my.yaml seed=2 clip_coef_schedule='{type: linear, start: 0.3, end: 0.1}'
+    """
+    from rl_training.config import load_config
+
+    checked = load_config(config, overrides or ())
+    from rl_training.runtime import workflows
+
+    with showing(quiet) as display:
+        result = workflows.train(checked, run_dir=run_dir, display=display)
+    report_run(result, json_)
+
+
+@app.command()
+def resume(run_dir: RunDir, trust_env: TrustEnv = False, json_: Json = False, quiet: Quiet = False) -> None:
+    """Continue a run, exactly as if it had never stopped."""
+    from rl_training.runtime import workflows
+
+    with showing(quiet) as display:
+        result = workflows.resume(run_dir, display=display, trust_env=trust_env)
+    report_run(result, json_)
+
+
+@app.command()
+def evaluate(
+    path: Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run or a checkpoint.")],
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="How many. [default: the run's eval_episodes]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the evaluation's episodes.")] = None,
+    checkpoint: Annotated[Which, typer.Option(help="Which checkpoint of a run.")] = Which.last,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")
+    ] = False,
+    trust_env: TrustEnv = False,
+    json_: Json = False,
+) -> None:
+    """Play episodes with a trained policy and print their returns."""
+    from rl_training.runtime import workflows
+
+    scores = workflows.evaluate_checkpoint(
+        path, episodes=episodes, seed=seed, sample=sample, checkpoint=checkpoint.value, trust_env=trust_env
+    )
+    if json_:
+        print_json(scores)
+        return
+    manner = "sampled actions" if sample else "greedy actions"
+    print(f"return  {scores['mean_return']:.2f} ± {scores['std_return']:.2f}", end="  ")
+    print(f"(lowest {scores['min_return']:.2f}, highest {scores['max_return']:.2f})")
+    print(f"length  {scores['mean_length']:.1f} steps")
+    print(f"played  {scores['episodes']:.0f} episodes with {manner}")
+    print(f"policy  {path}, {checkpoint.value} checkpoint")
+
+
+@app.command("list")
+def list_() -> None:
+    """List the algorithms and the shipped configs."""
+    from rl_training.registry import ALGORITHMS, shipped_config_path, shipped_configs
+
+    print("algorithms (rl-training describe ALGO)")
+    for name in sorted(ALGORITHMS):
+        print(f"  {name}")
+    print("configs (rl-training train CONFIG)")
+    names = shipped_configs()
+    width = max(map(len, names), default=0)
+    for name in names:
+        print(f"  {name:<{width}}  {opening_sentence(shipped_config_path(name))}".rstrip())
+
+
+def opening_sentence(path: Path) -> str:
+    """The first sentence of the comment that opens a config, which says what it is for."""
+    comment = itertools.takewhile(lambda line: line.startswith("#"), path.read_text("utf-8").splitlines())
+    return " ".join(line.strip("# ") for line in comment).partition(". ")[0].rstrip(".")
+
+
+@app.command()
+def describe(algo: Annotated[str, typer.Argument(metavar="ALGO", help="An algorithm, such as ppo.")]) -> None:
+    """Print every config field: meaning, default, range, aliases."""
+    from rl_training.config import describe_config
+    from rl_training.registry import trainer_class
+
+    trainer = trainer_class(algo)
+    print(f"{algo}: {' '.join((trainer.__doc__ or '').strip().split(chr(10))[:1])}")
+    print("A knob also takes <name>_schedule and <name>_warmup_steps, under any of its names.")
+    for row in describe_config(trainer.config_class):
+        names = " or ".join((row.name, *row.aliases))
+        facts = [row.type, row.range, row.default if row.default == "required" else f"default {row.default}"]
+        print(f"\n{names}{'  [knob]' if row.knob else ''}")
+        print(f"    {row.sentence}")
+        print(f"    {'; '.join(filter(None, facts))}")
+
+
+@app.command()
+def schedule(
+    config: Config,
+    overrides: Overrides = None,
+    png: Annotated[Path | None, typer.Option(help="Also draw to this file (needs the extra plot).")] = None,
+) -> None:
+    """Draw the knobs of a config over the run, before training."""
+    from rl_training.config import load_config
+    from rl_training.reporting import schedule_plot
+
+    checked = load_config(config, overrides or ())
+    print(schedule_plot.draw_text(checked))
+    if png is not None:
+        schedule_plot.draw_png(checked, png)
+        print(f"written: {png}")
+
+
+@app.command("check-env")
+def check_env(
+    env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="A registered id, or module:EnvId.")],
+    env_kwargs: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Arguments of the environment.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Check an environment: API, spaces, seeding, replay, autoreset.
+
+    Exits with 1 when a check fails. A warning is something the engine can live with.
+    """
+    from rl_training.envs import checking
+
+    findings = checking.check_env(env_id, checking.parse_env_kwargs(env_kwargs or ()))
+    failed = any(finding.outcome == "fail" for finding in findings)
+    if json_:
+        print_json(
+            {"env_id": env_id, "ok": not failed, "findings": [finding._asdict() for finding in findings]}
+        )
+    else:
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            print(f"{finding.outcome:<4}  {finding.name:<{width}}  {finding.sentence}")
+    if failed:
+        raise typer.Exit(1)
+
+
+class showing:
+    """The display of a run; its panel is taken down also when the run ends by an exception."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rl_training.runtime.display import make_display
+
+        self.display = make_display(quiet)
+
+    def __enter__(self) -> Any:
+        return self.display
+
+    def __exit__(self, *exception: object) -> None:
+        self.display.finish({})
+
+
+def report_run(result: "Result", as_json: bool) -> None:
+    """Prints what came out and where it lies, and exits with 128 + signal when a signal ended the run."""
+    interrupted = result.interrupted
+    if as_json:
+        print_json(
+            {
+                "run_dir": str(result.run_dir),
+                "checkpoint_path": str(result.checkpoint_path),
+                "interrupted": interrupted,
+                "metrics": result.metrics,
+            }
+        )
+    elif interrupted:
+        print(f"stopped by {signal_name(interrupted)}; everything up to here is saved")
+        print(f"go on with   rl-training resume {result.run_dir}")
+    else:
+        metrics = result.metrics
+        if "eval/mean_return" in metrics:
+            print(f"return       {metrics['eval/mean_return']:.2f}  (evaluation at the end, greedy actions)")
+        if "episode_return" in metrics:
+            print(f"             {metrics['episode_return']:.2f}  (last training episodes)")
+        print(f"run          {result.run_dir}")
+        print(f"metrics      {result.run_dir / 'metrics.jsonl'}")
+        print(f"checkpoint   {result.checkpoint_path}")
+        print(f"play it      rl-training evaluate {result.run_dir}")
+    if interrupted:
+        raise typer.Exit(128 + interrupted)
+
+
+def signal_name(number: int) -> str:
+    import signal
+
+    return signal.Signals(number).name
+
+
+def print_json(value: Any) -> None:
+    """One line of strict JSON; numbers that JSON does not know (NaN, infinities) become null."""
+    print(json.dumps(plain(value), allow_nan=False), flush=True)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def one_line_warning(message: Warning | str, *_: Any, **__: Any) -> str:
+    """The text alone: no place in the source, no colours, no second `WARN` from Gymnasium."""
+    text = re.sub(r"\x1b\[[0-9;]*m|WARN: ", "", str(message))
+    return f"warning: {' '.join(text.split())}\n"
+
+
+def main() -> None:
+    # Gymnasium and torch warn through `warnings`: one line each, like everything else on stderr.
+    warnings.formatwarning = one_line_warning
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows '?', and the run goes on
+    app(prog_name="rl-training")

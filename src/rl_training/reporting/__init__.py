@@ -1,0 +1,1 @@
+"""What is shown of runs and configs: charts, curves, reports."""

@@ -1,0 +1,132 @@
+"""The knobs of a config over its run, drawn before anything is trained.
+
+In the terminal every knob that moves gets a small chart in braille dots (two columns and four rows of dots in
+a character), every other one a line. The PNG shows the same and needs matplotlib, the extra `plot`.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rl_training.errors import UserError
+from rl_training.runtime.controls import Controls
+
+COLUMNS, ROWS = 64, 5
+# Bit of each dot of a braille character, by [row from the top][column].
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+
+
+class Curve(NamedTuple):
+    """One knob at equally spaced steps from the first to the last of the run; None where it is off."""
+
+    name: str
+    steps: list[int]
+    values: list[float | None]
+
+    @property
+    def numbers(self) -> list[float]:
+        return [value for value in self.values if value is not None]
+
+    @property
+    def moves(self) -> bool:
+        return len(set(self.values)) > 1
+
+
+def knob_curves(config: Any, points: int = 2 * COLUMNS) -> list[Curve]:
+    """Every knob of the config. An update uses the value at the step count after its rollout."""
+    controls = Controls.of(config)
+    total = config.total_timesteps
+    steps = sorted({round(total * index / (points - 1)) for index in range(points)})
+    table = [controls.values(step) for step in steps]
+    return [Curve(name, steps, [row[name] for row in table]) for name in table[0]]
+
+
+def draw_text(config: Any) -> str:
+    """The whole picture as lines of text."""
+    curves = knob_curves(config)
+    lines = [f"{config.algo} on {config.env_id}: its knobs over {config.total_timesteps:,} steps"]
+    for curve in curves:
+        if curve.moves:
+            lines += ["", *_chart(config, curve)]
+    still = [curve for curve in curves if not curve.moves]
+    if still:
+        width = max(len(curve.name) for curve in still)
+        lines += ["", "constant"]
+        for curve in still:
+            value = curve.values[0]
+            lines.append(f"  {curve.name:<{width}}  {'off' if value is None else f'{value:.4g}'}")
+    return "\n".join(lines)
+
+
+def _title(config: Any, curve: Curve) -> str:
+    numbers = curve.numbers
+    title = f"{curve.name}  {numbers[0]:.4g} → {numbers[-1]:.4g}"
+    low, high = min(numbers), max(numbers)
+    if (low, high) not in ((numbers[0], numbers[-1]), (numbers[-1], numbers[0])):
+        title += f", between {low:.4g} and {high:.4g}"
+    warmup = getattr(config, f"{curve.name}_warmup_steps", None)
+    return title + (f", warm-up over {warmup:,} steps" if warmup else "")
+
+
+def _chart(config: Any, curve: Curve) -> list[str]:
+    low, high = min(curve.numbers), max(curve.numbers)
+    margin = max(len(f"{low:.4g}"), len(f"{high:.4g}"))
+    lines = [_title(config, curve)]
+    rows = braille([(value - low) / (high - low) for value in curve.numbers])
+    for index, row in enumerate(rows):
+        label = f"{high:.4g}" if index == 0 else f"{low:.4g}" if index == len(rows) - 1 else ""
+        lines.append(f"  {label:>{margin}} {'┤' if label else '│'}{row}")
+    first, last = f"{curve.steps[0]:,}", f"{curve.steps[-1]:,}"
+    lines.append(f"  {'':>{margin}} └{'─' * len(rows[0])}")
+    lines.append(f"  {'':>{margin}}  {first}{last:>{max(len(rows[0]), len(last) + 2) - len(first)}}")
+    return lines
+
+
+def braille(heights: list[float], rows: int = ROWS) -> list[str]:
+    """A line through heights between 0 and 1, one dot column each, as `rows` rows of braille characters."""
+    dots = 4 * rows - 1
+    columns = (len(heights) + 1) // 2
+    cells = [[0] * columns for _ in range(rows)]
+    previous: int | None = None
+    for x, height in enumerate(heights):
+        y = round((1 - height) * dots)
+        # A jump is drawn as a vertical stroke, so that a staircase looks like one.
+        before = y if previous is None else previous
+        for filled in range(min(y, before), max(y, before) + 1):
+            cells[filled // 4][x // 2] |= DOTS[filled % 4][x % 2]
+        previous = y
+    return ["".join(chr(0x2800 + cell) for cell in row) for row in cells]
+
+
+def draw_png(config: Any, path: Path) -> None:
+    """The same picture as a PNG file."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("--png needs matplotlib: pip install 'rl-training[plot]'") from None
+
+    curves = knob_curves(config, points=1001)
+    moving = [curve for curve in curves if curve.moves]
+    still = [curve for curve in curves if not curve.moves]
+    rows = max(1, len(moving))
+    figure = Figure(figsize=(8, 0.9 + 1.7 * rows), layout="constrained")
+    figure.suptitle(f"{config.algo} on {config.env_id}: knobs over {config.total_timesteps:,} steps")
+    axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    for axis, curve in zip(axes, moving, strict=False):
+        axis.plot(curve.steps, curve.numbers, linewidth=2)
+        axis.set_title(_title(config, curve), fontsize=9, loc="left")
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    if not moving:
+        axes[0].set_axis_off()
+        axes[0].text(0.5, 0.5, "no knob moves", ha="center", va="center", transform=axes[0].transAxes)
+    axes[-1].xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
+    constants = ",  ".join(f"{curve.name} {curve.values[0]:.4g}" for curve in still if curve.numbers)
+    figure.supxlabel(
+        f"environment steps\nconstant: {constants}" if constants else "environment steps",
+        fontsize=8,
+        wrap=True,
+    )
+    try:
+        figure.savefig(path, format="png", dpi=120)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
