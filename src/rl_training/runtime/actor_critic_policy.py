@@ -56,9 +56,10 @@ class ActorCriticPolicy(Stateful):
         return self.family.log_prob(parameters, action), self.family.entropy(parameters), value
 
     def inputs(self, obs: Any) -> Any:
-        """Raw observations (arrays) as the network's tensors, through the normaliser as it stands."""
-        normal = self.normalizer(obs) if self.normalizer is not None else obs
-        return tree_map(lambda column: torch.as_tensor(column, device=self.device), normal)
+        """Raw observations as the network's tensors, through the normaliser as it stands."""
+        if self.normalizer is not None:
+            obs = self.normalizer(tree_map(np.asarray, obs))
+        return tree_map(lambda column: torch.as_tensor(column, device=self.device), obs)
 
     def observe(self, obs: Any) -> None:
         """Move the normaliser's statistics by a rollout's raw observations [T, B, ...]."""

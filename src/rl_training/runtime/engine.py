@@ -135,6 +135,8 @@ class Engine:
         with self._storing():
             self.metrics_log.write(_line({"step": self.progress.steps, **values}))
             self.timing_log.write(_line({"step": self.progress.steps, **timing}))
+            self.metrics_log.flush()
+            self.timing_log.flush()
         if self.view is not None:
             self.view.write(self.progress.steps, values)
         self.progress.latest |= values
@@ -153,8 +155,8 @@ class Engine:
 
     def _checkpoint(self) -> None:
         with self._storing():
-            self.metrics_log.sync()
-            self.timing_log.sync()
+            self.metrics_log.fsync()
+            self.timing_log.fsync()
             self.progress.metrics_bytes = self.metrics_log.tell()
             self.progress.done_at["checkpoint"] = self.progress.steps
             tree = {

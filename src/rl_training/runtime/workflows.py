@@ -19,7 +19,7 @@ from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.tensorboard import require_tensorboard
 from rl_training.runtime.trainer import Trainer, default_threads
-from rl_training.state import checkpoints
+from rl_training.state import checkpoints, files
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
@@ -37,11 +37,11 @@ def train(
     config = config if isinstance(config, Config) else load_config(config)
     trainer = _make_trainer(config)
     threads = config.torch_threads or default_threads(trainer.observation_space)
-    name = f"{config.algo}-{config.env_id}-s{config.seed}"
-    run = RunDirectory.create(run_dir, default_name=name.replace("/", "-").replace(":", "-"))
+    run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}")
     with run.lock():
-        run.write_config(dump_config(config))
-        run.write_manifest(config=config.model_dump(mode="json"), threads=threads)
+        run.write_manifest(config.model_dump(mode="json"), threads=threads)
+        # The config comes last: with it in place, a killed run can be resumed.
+        files.replace_file(run.config_path, dump_config(config).encode())
         return _run(Engine(trainer, config, run, display or QuietDisplay()), threads)
 
 
@@ -169,7 +169,7 @@ def _read_policy(path: str | Path, checkpoint: Which) -> Mapping[str, Any]:
         return checkpoints.load_checkpoint(path, only="policy")["policy"]
     run = RunDirectory.open(path)
     if checkpoint == "best":
-        return checkpoints.load_policy(run.best)["policy"]
+        return checkpoints.load_checkpoint(run.best, only="policy")["policy"]
     found = checkpoints.newest_good_checkpoint(run.checkpoints, only="policy")
     if found is None:
         raise CheckpointError(f"{path} has no checkpoint yet")

@@ -1,0 +1,199 @@
+"""Tiny environments whose right values and actions are known, registered as probe/<Name>-v0."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Probe(gym.Env):
+    """A one-dimensional observation and a fixed number of steps."""
+
+    metadata = {"render_modes": []}
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space: spaces.Space = spaces.Discrete(2)
+    length = 1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        reward = self.reward(action)
+        self.t += 1
+        return self.observe(), reward, self.t >= self.length, False, {}
+
+    def observe(self):
+        return np.zeros(1, np.float32)
+
+    def reward(self, action):
+        return 1.0
+
+
+class ConstantReward(Probe):
+    """One step, reward 1: V = 1."""
+
+
+class RewardByObservation(Probe):
+    """One step; the reward is the observation, -1 or +1: V(o) = o."""
+
+    def observe(self):
+        self.sign = float(self.np_random.integers(2) * 2 - 1)
+        return np.array([self.sign], np.float32)
+
+    def reward(self, action):
+        return self.sign
+
+
+class DelayedReward(Probe):
+    """Two steps, reward 1 at the second: V = γ, then 1."""
+
+    length = 2
+
+    def observe(self):
+        return np.array([self.t], np.float32)
+
+    def reward(self, action):
+        return float(self.t == 1)
+
+
+class RewardByAction(Probe):
+    """One step; action 1 earns 1, action 0 nothing."""
+
+    def reward(self, action):
+        return float(action == 1)
+
+
+class RewardByBoth(RewardByObservation):
+    """One step; the action that matches the observation's sign earns 1, the other -1."""
+
+    def reward(self, action):
+        return 1.0 if (action == 1) == (self.sign > 0) else -1.0
+
+
+class Target(Probe):
+    """One step; a continuous action in asymmetric bounds [-1, 3], best at 2: reward -(a - 2)²."""
+
+    action_space = spaces.Box(np.array([-1.0], np.float32), np.array([3.0], np.float32))
+
+    def reward(self, action):
+        assert self.action_space.contains(action)
+        return -float((action[0] - 2.0) ** 2)
+
+
+class TwoChoices(Probe):
+    """One step; MultiDiscrete (2, 3): earns 1 for each of (1, 2)."""
+
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def reward(self, action):
+        return float(action[0] == 1) + float(action[1] == 2)
+
+
+class Coins(Probe):
+    """One step; MultiBinary 3: earns 1 for each bit of (1, 0, 1)."""
+
+    action_space = spaces.MultiBinary(3)
+
+    def reward(self, action):
+        return float(np.sum(action == np.array([1, 0, 1])))
+
+
+class DictAndPicture(Probe):
+    """One step; a Dict of a picture, all dark or all bright, and a useless vector; the action must name which."""
+
+    observation_space = spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (12, 12, 1), np.uint8),
+            "vector": spaces.Box(-1, 1, (2,), np.float32),
+            "digit": spaces.Discrete(3),
+        }
+    )
+
+    def observe(self):
+        self.bright = int(self.np_random.integers(2))
+        return {
+            "camera": np.full((12, 12, 1), 255 * self.bright, np.uint8),
+            "vector": self.np_random.uniform(-1, 1, 2).astype(np.float32),
+            "digit": int(self.np_random.integers(3)),
+        }
+
+    def reward(self, action):
+        return float(action == self.bright)
+
+
+class Counting(Probe):
+    """Random length; the observation is 100 · (a number drawn at reset) + t, and truncates or terminates by turns.
+
+    It shows every mix-up of episodes: no two episodes share an observation.
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        obs, info = super().reset(seed=seed)
+        self.name = int(self.np_random.integers(10_000))
+        self.length = int(self.np_random.integers(1, 9))
+        self.total = 0
+        return self.observe(), info
+
+    def observe(self):
+        return np.array([getattr(self, "name", 0), self.t], np.float32)
+
+    def step(self, action):
+        self.t += 1
+        self.total += int(action) + 1
+        ended = self.t >= self.length
+        noise = float(self.np_random.random())
+        return self.observe(), noise + self.total, ended and self.name % 2 == 0, ended and self.name % 2 == 1, {}
+
+
+class NotANumber(Probe):
+    """Its reward (or observation) turns into NaN at a chosen step of a long episode."""
+
+    length = 1000
+
+    def __init__(self, bad_step: int = 40, where: str = "reward") -> None:
+        self.bad_step, self.where = bad_step, where
+
+    def observe(self):
+        return np.array([np.nan if self.where == "obs" and self.t == self.bad_step else 0.0], np.float32)
+
+    def reward(self, action):
+        return float("nan") if self.where == "reward" and self.t == self.bad_step else 1.0
+
+
+class Undetermined(Probe):
+    """Breaks the rules: its observations do not follow from seed and actions."""
+
+    length = 50
+
+    def observe(self):
+        return np.random.default_rng().random(1).astype(np.float32)
+
+
+class TupleActions(Probe):
+    """An action space that no algorithm handles."""
+
+    action_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)])
+
+
+for probe in (
+    ConstantReward,
+    RewardByObservation,
+    DelayedReward,
+    RewardByAction,
+    RewardByBoth,
+    Target,
+    TwoChoices,
+    Coins,
+    DictAndPicture,
+    Counting,
+    NotANumber,
+    Undetermined,
+    TupleActions,
+):
+    gym.register(f"probe/{probe.__name__}-v0", entry_point=probe, max_episode_steps=1000)

@@ -1,0 +1,139 @@
+"""Small runs for tests: configs, forked children that can be killed at any instant, and comparing run directories."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rl_training import load_config, resume, train
+
+# Every algorithm's small runs, by name; the kill tests go over all of them.
+RUNS: dict[str, dict[str, Any]] = {
+    "ppo-cartpole": dict(
+        algo="ppo",
+        env_id="CartPole-v1",
+        total_timesteps=3000,
+        num_envs=4,
+        num_steps=32,
+        learning_rate=1e-3,
+        learning_rate_schedule="linear",
+        ent_coef=0.01,
+        ent_coef_schedule="cosine",
+        clip_coef_schedule={"type": "linear", "start": 0.3, "end": 0.1},
+    ),
+    "ppo-pendulum": dict(
+        algo="ppo",
+        env_id="Pendulum-v1",
+        total_timesteps=3000,
+        num_envs=3,
+        num_steps=50,
+        normalize_observations=True,
+        normalize_rewards=True,
+        learning_rate_warmup_steps=500,
+        target_kl=0.02,
+    ),
+}
+CADENCES = dict(seed=3, log_interval=200, eval_interval=1000, eval_episodes=2, checkpoint_interval=400)
+
+
+def small_config(name: str, **changes: Any) -> Any:
+    return load_config(RUNS[name] | CADENCES | changes)
+
+
+def go_on(config: Any, run_dir: Path) -> None:
+    """Start the run, or resume it if it was started before."""
+    if (run_dir / "config.yaml").exists():
+        resume(run_dir)
+    else:
+        train(config, run_dir=run_dir)
+
+
+def in_child(function: Callable[[], None], kill_after: float | None = None) -> int | None:
+    """Run `function` in a fork of this process, which has torch loaded already; its exit code, or None if killed.
+
+    A fork costs milliseconds where a new interpreter would first import torch.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            function()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    if kill_after is not None:
+        deadline = time.monotonic() + kill_after
+        while time.monotonic() < deadline:
+            if os.waitpid(child, os.WNOHANG)[0]:
+                return 0
+            time.sleep(0.001)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return None if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+
+
+FILE_CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "ftruncate")
+
+
+def kill_at_file_call(number: int) -> None:
+    """In a child: die at the `number`-th call that changes a file, that is, mostly inside a save."""
+    count = 0
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **kwargs)
+
+        return wrapper
+
+    for name in FILE_CALLS:
+        setattr(os, name, dying(getattr(os, name)))
+
+
+def kill_and_resume(config: Any, run_dir: Path, kills: int, seconds: float, rng: random.Random) -> int:
+    """Kill the run `kills` times, every second time inside file calls, then let it end; how many kills hit."""
+    hits = 0
+    for attempt in range(kills):
+        if attempt % 2:
+            number = rng.randint(1, 120)
+            code = in_child(lambda: (kill_at_file_call(number), go_on(config, run_dir))[-1])
+        else:
+            code = in_child(lambda: go_on(config, run_dir), kill_after=rng.uniform(0.0, seconds))
+        assert code in (0, None), "the run failed instead of being killed"
+        hits += code is None
+    assert in_child(lambda: go_on(config, run_dir)) == 0
+    return hits
+
+
+def files_of(run_dir: Path) -> dict[str, bytes]:
+    """What must be equal between two runs: all but the clock, the manifest's dates and the older checkpoints."""
+    newest = max((run_dir / "checkpoints").glob("step-*"))
+    paths = [run_dir / "metrics.jsonl", *sorted(newest.iterdir()), *sorted((run_dir / "best").iterdir())]
+    return {str(path.relative_to(run_dir)): path.read_bytes() for path in paths}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    first, second = files_of(one), files_of(other)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert first[name] == second[name], f"{name} differs"
+
+
+def fresh(path: Path) -> Path:
+    shutil.rmtree(path, ignore_errors=True)
+    return path
