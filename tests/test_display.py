@@ -81,7 +81,7 @@ def test_plain_display_says_when_an_evaluation_was_if_not_now() -> None:
     display.update(1000, {"episode_return": 4.0}, {})
     display.update(1000, {"eval/mean_return": 9.0}, {})
     assert out.getvalue().splitlines()[2:] == [
-        "step   500 ( 50 %)  evaluation 7.5 at 300  return 3",
+        "step   500 ( 50 %)  return 3  evaluation 7.5 at 300",
         "step 1,000 (100 %)  return 4",
         "step 1,000 (100 %)  evaluation 9",
     ]
@@ -131,6 +131,16 @@ def test_live_display_halfway() -> None:
     assert "1 min 01 s gone, 1 min 02 s left" in text
     assert "evaluation" not in text
     assert "knobs" not in text
+
+
+def test_a_run_that_is_over_says_so() -> None:
+    out = io.StringIO()
+    PlainDisplay(out).start(CONFIG, RUN, 1024, 1000)
+    assert out.getvalue().splitlines()[-1] == "this run is finished: all its 1,024 steps are done"
+    display, console = live()
+    display.start(CONFIG, RUN, 1024, 1000)
+    display.finish({})
+    assert "this run is finished" in console.export_text()
 
 
 def test_live_display_prints_messages_once_and_literally(capsys: pytest.CaptureFixture[str]) -> None:

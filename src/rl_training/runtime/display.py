@@ -72,6 +72,8 @@ class PlainDisplay(QuietDisplay):
         self.next_line_at = steps + (total - steps) / self.lines
         self._print(headline(config))
         self._print(f"run directory: {run_dir}")
+        if steps >= total:
+            self._print(finished(steps))
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
         # What comes between two lines is kept for the next: evaluations are rare, and none is lost.
@@ -81,12 +83,12 @@ class PlainDisplay(QuietDisplay):
         if steps < min(self.next_line_at, self.total):
             return
         self.next_line_at += self.total / self.lines
-        share = 100 * steps / max(self.total, 1)
+        share = min(100, 100 * steps / max(self.total, 1))  # the last iteration may go past the end
         parts = [f"step {steps:>{len(f'{self.total:,}')},} ({share:3.0f} %)"]
-        for name, (step, value) in self.gathered.items():
-            parts.append(
-                f"{PLAIN_METRICS[name]} {number(value)}" + ("" if step == steps else f" at {step:,}")
-            )
+        for name, words in PLAIN_METRICS.items():
+            if name in self.gathered:
+                step, value = self.gathered[name]
+                parts.append(f"{words} {number(value)}" + ("" if step == steps else f" at {step:,}"))
         if "steps_per_second" in timing:
             parts.append(f"{timing['steps_per_second']:,.0f} steps/s")
             parts.append(f"{duration(time_left(steps, self.total, timing))} left")
@@ -137,6 +139,8 @@ class LiveDisplay(QuietDisplay):
         self.headline = headline(config)
         self.run_dir, self.steps, self.total = run_dir, steps, max(total, 1)
         self.knob_names = knob_names(config)
+        if steps >= total:
+            self.message(finished(steps))
         self.live.start()
         self._draw()
 
@@ -216,6 +220,11 @@ class LiveDisplay(QuietDisplay):
 def headline(config: Any) -> str:
     """`ppo on CartPole-v1, seed 1`."""
     return f"{config.algo} on {config.env_id}, seed {config.seed}"
+
+
+def finished(steps: int) -> str:
+    """What a run that is resumed after its end says."""
+    return f"this run is finished: all its {steps:,} steps are done"
 
 
 def knob_names(config: Any) -> tuple[str, ...]:
