@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from torch import nn
 
+from rl_training.errors import RunError
+from rl_training.state.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
+from rl_training.state.files import AppendLog, replace_file, write_file
+from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
-from rl_training.state.stateful import ObjectState, Stateful, load_module_state, module_state
+from rl_training.state.stateful import (
+    NUMPY_DTYPES,
+    TORCH_DTYPES,
+    ObjectState,
+    Stateful,
+    load_module_state,
+    module_state,
+)
 
 
 class Counter(Stateful):
@@ -308,3 +326,240 @@ def test_tied_weights_are_saved_once_and_stay_tied() -> None:
     load_module_state(target, module_state(source))
     assert target[1].weight is target[0].weight
     assert torch.equal(target[1].weight, source[0].weight)
+
+
+DTYPES = st.sampled_from(sorted(NUMPY_DTYPES, key=str))
+KEYS = st.text(max_size=5) | st.integers(-3, 3) | st.sampled_from(["~", "__metadata__", "a.b", "\ud800"])
+ARRAYS = DTYPES.flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+)
+TENSORS = ARRAYS.map(torch.from_numpy) | st.sampled_from(
+    [
+        torch.tensor([1.5, float("nan"), -0.0], dtype=torch.bfloat16),
+        torch.tensor(True),
+        torch.arange(12).view(3, 4).T,
+        torch.arange(8.0)[::2],
+        torch.ones(1).expand(3),
+        torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+        nn.Parameter(torch.zeros(0, 3)),
+    ]
+)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | ARRAYS
+    | TENSORS
+    | DTYPES.flatmap(hnp.from_dtype)
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.lists(inner, max_size=3).map(lambda items: deque(items, maxlen=4))
+        | st.dictionaries(KEYS, inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3).map(ObjectState)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=st.dictionaries(st.sampled_from(["policy", "trainer", "~"]), TREES))
+def test_checkpoints_give_back_exactly_what_they_were_given(tmp_path: Path, tree: dict[str, Any]) -> None:
+    loaded = load_checkpoint(save_checkpoint(tmp_path, 1, tree, keep=2))
+    assert same(plain_tensors(loaded), plain_tensors(tree))
+
+
+def plain_tensors(tree: Any) -> Any:
+    """The tree with parameters as the tensors they are saved as."""
+    if isinstance(tree, torch.Tensor):
+        return tree.detach()
+    if isinstance(tree, deque):
+        return deque(map(plain_tensors, tree), tree.maxlen)
+    if isinstance(tree, list | tuple):
+        return type(tree)(map(plain_tensors, tree))
+    if isinstance(tree, dict):
+        return type(tree)((key, plain_tensors(value)) for key, value in tree.items())
+    return tree
+
+
+def test_the_round_trip_keeps_what_is_easily_lost(tmp_path: Path) -> None:
+    flat = torch.arange(10.0)
+    tree = {
+        "policy": {
+            "a": flat[:4],
+            "b": flat[2:6],
+            "whole": flat,
+            "a.b": flat,
+            "nested": {"a": {"b": flat + 1}},
+        },
+        "rest": {
+            "numbers": [float("nan"), float("inf"), -float("inf"), -0.0, 5e-324, 2**200, True, 1, 1.0],
+            "containers": [(), [], {}, ((),), {1: {}, "1": []}, deque(maxlen=0)],
+            "scalars": [
+                np.float32("nan"),
+                np.float16(-0.0),
+                np.int64(-1),
+                np.bool_(True),
+                np.uint64(2**64 - 1),
+            ],
+            "text": ["", "\ud800", "NaN", "\x00", "ü"],
+            "~": {"~": "tuple", "items": []},
+            "dtypes": [torch.zeros(2, dtype=dtype) for dtype in sorted(TORCH_DTYPES, key=str)],
+        },
+    }
+    path = save_checkpoint(tmp_path, 123, tree, keep=2)
+    assert path.name == "step-000000000123"
+    assert same(load_checkpoint(path), tree)
+    assert same(load_checkpoint(path, only="policy"), {"policy": tree["policy"]})
+    assert same(load_checkpoint(path, only="rest"), {"rest": tree["rest"]})
+    assert checkpoint_step(path) == 123
+
+
+def test_equal_trees_give_equal_bytes_that_other_tools_can_read(tmp_path: Path) -> None:
+    import safetensors.torch
+
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    tree = {"policy": {"net": module_state(net)}, "mean": np.arange(3.0), "more": [{"x": torch.ones(1)}]}
+    paths = [save_checkpoint(tmp_path / name, 7, tree, keep=2) for name in "ab"]
+    for name in ("weights.safetensors", "state.safetensors", "state.json"):
+        assert (paths[0] / name).read_bytes() == (paths[1] / name).read_bytes()
+    weights = safetensors.torch.load_file(paths[0] / "weights.safetensors")
+    assert torch.equal(weights["net.0.weight"], net[0].weight)
+    assert set(safetensors.torch.load_file(paths[0] / "state.safetensors")) == {"mean", "more.0.x"}
+    json.loads((paths[0] / "state.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_what_a_checkpoint_cannot_hold_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(200):
+        deep = [deep]
+    for tree in (
+        {"a": object()},
+        {1: 2},
+        {"a": {(1,): 2}},
+        {"a": deep},
+        {"a": torch.zeros(1, dtype=torch.complex64)},
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            save_checkpoint(tmp_path / "never", 1, tree, keep=2)  # type: ignore[arg-type]
+    assert not (tmp_path / "never").exists()
+
+
+def test_files_are_created_once_and_replaced_at_one_instant(tmp_path: Path) -> None:
+    write_file(tmp_path / "a", b"one")
+    with pytest.raises(FileExistsError):
+        write_file(tmp_path / "a", b"two")
+    replace_file(tmp_path / "a", b"three")
+    assert (tmp_path / "a").read_bytes() == b"three"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_an_append_log_survives_failed_writes_and_is_cut_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with AppendLog(path) as log:
+        log.write(b"first\n")
+        log.fsync()
+        length = log.tell()
+        real = os.write
+
+        def partly(descriptor: int, data: bytes) -> int:
+            monkeypatch.setattr(os, "write", full)
+            return real(descriptor, bytes(data)[:2])
+
+        def full(descriptor: int, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "write", partly)
+        log.write(b"second\n")
+        with pytest.raises(OSError, match="No space"):
+            log.flush()
+        monkeypatch.undo()
+        log.write(b"third\n")
+        log.flush()
+        assert path.read_bytes() == b"first\nsecond\nthird\n"
+        assert log.tell() == 19
+    with AppendLog(path) as log:
+        log.truncate(length)
+        log.write(b"again\n")
+    assert path.read_bytes() == b"first\nagain\n"
+    with AppendLog(path) as log, pytest.raises(RunError, match="has been cut"):
+        log.truncate(1000)
+
+
+def test_run_directories_are_numbered_when_taken(tmp_path: Path) -> None:
+    names = [RunDirectory.create(None, "ppo-ALE/Pong-v5-s1", root=tmp_path).path.name for _ in range(3)]
+    assert names == ["ppo-ALE-Pong-v5-s1", "ppo-ALE-Pong-v5-s1-2", "ppo-ALE-Pong-v5-s1-3"]
+    assert RunDirectory.create(None, "../../etc", root=tmp_path).path.parent == tmp_path
+
+
+def test_an_explicit_run_directory_must_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "run"
+    assert RunDirectory.create(path, "unused").path == path
+    assert RunDirectory.create(path, "unused").path == path, "an empty one may be used"
+    (path / "file").touch()
+    with pytest.raises(RunError, match="not empty"):
+        RunDirectory.create(path, "unused")
+    for wrong in (path / "file", path / "file" / "below"):
+        with pytest.raises(RunError, match="directory"):
+            RunDirectory.create(wrong, "unused")
+    with pytest.raises(RunError, match="not a run directory"):
+        RunDirectory.open(path)
+    with pytest.raises(RunError, match="no run directory"):
+        RunDirectory.open(tmp_path / "missing")
+
+
+def test_a_run_is_locked_against_others_and_a_kill_unlocks_it(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    with run.lock(), pytest.raises(RunError, match="another process"):
+        run.lock()
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:  # a training process with a worker that outlives it
+        lock = run.lock()
+        grandchild = os.fork()
+        if grandchild == 0:
+            signal.pause()
+        os.write(writable, str(grandchild).encode())
+        signal.pause()
+        lock.release()
+    worker = int(os.read(readable, 20))
+    try:
+        with pytest.raises(RunError, match="another process"):
+            run.lock()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    try:
+        run.lock().release()
+    finally:
+        os.kill(worker, signal.SIGKILL)
+
+
+def test_the_manifest_says_what_made_the_run(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    written = run.write_manifest({"algo": "ppo", "gamma": 0.99}, threads=2, order="arrival")
+    assert run.read_manifest() == written
+    assert written["config"] == {"algo": "ppo", "gamma": 0.99}
+    assert (written["threads"], written["order"], written["format"]) == (2, "arrival", 1)
+    assert {"rl-training", "python", "torch", "numpy", "gymnasium"} <= written["versions"].keys()
+
+
+def test_manifests_that_are_newer_or_damaged_are_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    for text, message in [
+        ('{"format": 2}', "newer version"),
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ("[" * 100_000, "damaged"),
+    ]:
+        run.manifest_path.write_text(text)
+        with pytest.raises(RunError, match=message) as caught:
+            run.read_manifest()
+        assert "\n" not in str(caught.value)

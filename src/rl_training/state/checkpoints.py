@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load as parse_tensors
+from safetensors.torch import save as format_tensors
 
 from rl_training.errors import CheckpointError, StorageError
 from rl_training.state import files
@@ -139,7 +140,7 @@ def _encode(step: int, tree: Mapping[str, Any]) -> dict[str, bytes]:
         else:
             skeleton[key] = encoders[STATE].encode(value, (key,))
     # No metadata: with two keys of it or more, safetensors writes them in any order.
-    contents = {name: safetensors.torch.save(encoder.tensors) for name, encoder in encoders.items()}
+    contents = {name: format_tensors(encoder.tensors) for name, encoder in encoders.items()}
     body = {
         "format": FORMAT,
         "step": step,
@@ -236,7 +237,7 @@ def _tensors(folder: _Folder, name: str, listed: dict[str, Any]) -> dict[str, to
     data = folder.read(name, min(size, MAX_TENSOR_BYTES) if type(size) is int else 0)
     if len(data) != size or _digest(data) != entry.get("sha256"):
         raise folder.error(f"{name} is damaged (its checksum does not match)")
-    return safetensors.torch.load(data)
+    return parse_tensors(data)
 
 
 class _Folder:

@@ -116,7 +116,7 @@ class Decoder:
                 return ObjectState({key: self.decode(value, depth + 1) for key, value in items.items()})
             case {"~": "dict", "items": list(items), **rest} if not rest:
                 return dict(self._item(item, depth) for item in items)
-            case {"~": "float", "bits": str(bits), **rest} if not rest:
+            case {"~": "float", "bits": str(bits), **rest} if len(bits) == 16 and not rest:
                 return struct.unpack(">d", bytes.fromhex(bits))[0]
             case {"~": "scalar", "dtype": str(dtype), "bits": str(bits), **rest} if (
                 dtype in DTYPES and not rest

@@ -75,14 +75,14 @@ class Stateful:
                 f"{cls.__name__}: an nn.Module is saved as it is; hold it in an attribute instead"
             )
 
-    def state_dict(self) -> ObjectState:
+    def state_dict(self) -> dict[str, Any]:
         """All attributes that are not transient, copied."""
         owner = type(self).__name__
         return ObjectState(
             {name: _save(value, f"{owner}.{name}", (self,)) for name, value in _fields(self).items()}
         )
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take `state` over, into the tensors, arrays and objects that are there already.
 
         Views into flat parameters, memory formats and references held elsewhere therefore stay what they are.
@@ -171,7 +171,7 @@ def _save(value: Any, where: str, holders: tuple[Any, ...]) -> Any:
 def _load(current: Any, saved: Any, where: str) -> Any:
     """What the place of `current` shall hold: `current` itself, filled, wherever that is possible."""
     if isinstance(current, Stateful | nn.Module):
-        if not isinstance(saved, Mapping):
+        if not isinstance(saved, dict):
             raise ValueError(f"{where}: no state was saved for this {type(current).__name__}")
         if isinstance(current, Stateful):
             current.load_state_dict(saved)
