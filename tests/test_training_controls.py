@@ -83,7 +83,7 @@ def test_warm_up_multiplies_the_schedule(name: str, resolver: Any) -> None:
 @each_form
 @each_knob
 def test_refusals(name: str, resolver: Any, form: Any) -> None:
-    for wrong, message in [
+    refused: list[tuple[dict[str, Any], str]] = [
         ({name: "high"}, "must be a number"),
         ({name: True}, "must be a number"),
         ({name: float("nan")}, "finite"),
@@ -93,10 +93,12 @@ def test_refusals(name: str, resolver: Any, form: Any) -> None:
         ({name: 1, f"{name}_schedule": {"type": "linear", "end": float("nan")}}, "finite"),
         ({name: 1, f"{name}_warmup_steps": -1}, "at least 0"),
         ({name: 1, f"{name}_warmup_steps": 2.5}, "whole number"),
-    ]:
+    ]
+    for wrong, message in refused:
         with pytest.raises(ValueError, match=message) as refusal:
             resolver(form({"total_timesteps": 1000, **wrong}), step=0)
-        assert name in str(refusal.value) and "\n" not in str(refusal.value)
+        assert name in str(refusal.value)
+        assert "\n" not in str(refusal.value)
 
 
 @each_knob
@@ -258,7 +260,8 @@ def test_the_end_is_the_very_number_written(kind: str) -> None:
 def test_schedules_refused(raw: Any, message: str, key: str | None) -> None:
     with pytest.raises(ValueError) as refusal:
         parse_schedule(raw, 1.0)
-    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
     assert refusal.value.key == key  # type: ignore[attr-defined]
 
 

@@ -3,9 +3,9 @@
     load_config("ppo/cartpole", ["seed=3", "clip_range_schedule=linear"])
     PPOConfig(env_id="CartPole-v1", clip_range=0.1)
 
-Each algorithm has one frozen class, a subclass of `Config`, with a sentence for each field. Unknown keys, wrong types,
-numbers out of range and schedules that would leave a knob's range are refused with one line: where it stands, what is
-wrong, and the nearest right name.
+Each algorithm has one frozen class, a subclass of `Config`, with a sentence for each field. Unknown keys,
+wrong types, numbers out of range and schedules that would leave a knob's range are refused with one line:
+where it stands, what is wrong, and the nearest right name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from rl_training.config_text import Path_, parse_yaml, plain, read_text, to_yaml
+from rl_training.config_text import KeyPath, parse_yaml, plain, read_text, to_yaml
 from rl_training.errors import ConfigError, did_you_mean
-from rl_training.registry import ALGORITHMS, algorithms_with, shipped_config_path, shipped_configs, trainer_class
+from rl_training.registry import (
+    ALGORITHMS,
+    algorithms_with,
+    shipped_config_path,
+    shipped_configs,
+    trainer_class,
+)
 from rl_training.runtime.controls import (
     PARTS,
     SCHEDULE,
@@ -38,13 +44,14 @@ from rl_training.runtime.schedules import names_start
 
 MAX_EXTENDS = 10
 
+DEVICE = r"^(cpu|cuda(:[0-9]+)?)$"
 Positive = Annotated[int, Field(ge=1)]
 
 
 class FieldError(ConfigError):
     """A refusal of one entry; the message begins with its name, and `path` leads to it."""
 
-    def __init__(self, message: str, path: Path_ = ()) -> None:
+    def __init__(self, message: str, path: KeyPath = ()) -> None:
         super().__init__(message.replace("\n", " ")[:500])
         self.path = path
 
@@ -57,7 +64,7 @@ class FieldError(ConfigError):
 
 
 def field(default: Any, description: str, **limits: Any) -> Any:
-    """One field of a config: its default (`...` for none), a sentence with its unit, and limits such as `ge=1`."""
+    """One field: its default (`...` if it must be given), a sentence with the unit, limits like `ge=1`."""
     return Field(default, description=description, **limits)
 
 
@@ -71,26 +78,23 @@ class Config(BaseModel):
     algo: str = field(..., "The algorithm.")
     env_id: str = field(..., "The environment: a registered Gymnasium id, or module:EnvId.", min_length=1)
     seed: int = field(1, "Where all randomness of the run comes from.", ge=0, le=2**63 - 1)
-    total_timesteps: int = field(1_000_000, "Length of the run, in steps over all environments.", ge=1, le=10**15)
+    total_timesteps: int = field(1_000_000, "Steps of the run, over all environments.", ge=1, le=10**15)
     num_envs: int = field(1, "Environments stepped side by side.", ge=1)
-    max_episode_steps: int | None = field(None, "Time limit per episode, in steps; none: the env's own.", ge=1)
+    max_episode_steps: int | None = field(None, "Steps after which an episode is cut; none: the env's.", ge=1)
     env_kwargs: dict[str, Any] = field({}, "Arguments for making the environment.")
-    vectorization: Literal["sync", "async"] = field("sync", "Environments in this process, or one process each.")
-    normalize_observations: bool = field(False, "Whether observations get mean 0 and deviation 1, by running statistics.")
-    normalize_rewards: bool = field(False, "Whether rewards are divided by the running deviation of the return.")
+    vectorization: Literal["sync", "async"] = field("sync", "Environments in this process, or in their own.")
+    normalize_observations: bool = field(False, "Whether observations get running mean 0 and deviation 1.")
+    normalize_rewards: bool = field(False, "Whether rewards are divided by the return's running deviation.")
     hidden_sizes: tuple[Positive, ...] = field((64, 64), "Units in each hidden layer.")
-    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("tanh", "What follows each hidden layer.")
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("tanh", "What follows a hidden layer.")
     log_interval: int | None = field(None, "Steps between log lines; none: a 200th of the run.", ge=1)
     eval_interval: int | None = field(None, "Steps between evaluations; none: a tenth of the run.", ge=1)
     eval_episodes: int = field(10, "Episodes per evaluation.", ge=1)
-    checkpoint_interval: int | None = field(
-        None, "Steps between checkpoints; none: a tenth of the run, at most 50 000.", ge=1
-    )
+    checkpoint_interval: int | None = field(None, "Steps between saves; none: run / 10, up to 50000.", ge=1)
+    tensorboard: bool = field(False, "Whether metrics are also written as TensorBoard events (an extra).")
     keep_checkpoints: int = field(2, "How many of the newest checkpoints are kept.", ge=2)
-    device: str = field("cpu", "Where networks are trained: cpu, cuda or cuda:N.", pattern=r"^(cpu|cuda(:\d+)?)$")
-    torch_threads: int | None = field(
-        None, "Threads torch computes with; none: 1 for small networks, else the physical cores.", ge=1
-    )
+    device: str = field("cpu", "Where networks are trained: cpu, cuda or cuda:N.", pattern=DEVICE)
+    torch_threads: int | None = field(None, "Threads of torch; none: 1 for small nets, else all cores.", ge=1)
 
     def __init__(self, **data: Any) -> None:
         written: dict[str, str] = {}
@@ -127,17 +131,17 @@ class Config(BaseModel):
         return max(self.checkpoint_interval or default, self.steps_per_iteration)
 
 
-ConfigClass = TypeVar("ConfigClass", bound=type[Config])
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
-def schedulable(config_class: ConfigClass) -> ConfigClass:
+def schedulable(config_class: type[AnyConfig]) -> type[AnyConfig]:
     """Give every knob of a config (a field named like a control) its `_schedule` and `_warmup_steps`."""
     extra: dict[str, Any] = {}
     for name in config_class.model_fields:
         if find_control(name) is not None and name + SCHEDULE not in config_class.model_fields:
             extra[name + SCHEDULE] = (Any, field(None, f"How {name} moves over the run; none: not at all."))
             extra[name + WARMUP] = (int, field(0, f"Steps over which {name} is ramped up from 0.", ge=0))
-    made: Any = create_model(
+    made = create_model(
         config_class.__name__,
         __base__=config_class,
         __module__=config_class.__module__,
@@ -145,7 +149,7 @@ def schedulable(config_class: ConfigClass) -> ConfigClass:
         **extra,
     )
     made.__qualname__ = config_class.__qualname__
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 @cache
@@ -194,7 +198,7 @@ def _unknown_key(config_class: type[Config], key: str) -> str:
 
 
 def _soften(config_class: type[Config], name: str, value: Any) -> Any:
-    """What YAML and numpy write a little differently from what a field holds: 1e6 for an int, a list for a tuple."""
+    """What YAML and numpy write a little differently from a field: 1e6 for an int, a list for a tuple."""
     annotation = config_class.model_fields[name].annotation
     if annotation is Any or get_origin(annotation) is dict:
         try:
@@ -255,7 +259,9 @@ def _explain(config_class: type[Config], failure: ValidationError) -> FieldError
     if error["type"] == "string_pattern_mismatch":
         what = config_class.model_fields[name].description or error["msg"]
         return FieldError(f"{name} cannot be {_show(value)}: {what}", path)
-    what = _WRONG.get(error["type"], error["msg"].removeprefix("Value error, ")).format(**error.get("ctx", {}))
+    what = _WRONG.get(error["type"], error["msg"].removeprefix("Value error, ")).format(
+        **error.get("ctx", {})
+    )
     hint = ""
     if error["type"] == "literal_error" and isinstance(value, str):
         hint = did_you_mean(value, re.findall(r"'([^']*)'", what))
@@ -284,7 +290,7 @@ class Layer(NamedTuple):
     """One source of values and where each stands: a file, a mapping or the command line's overrides."""
 
     values: dict[str, Any]
-    places: dict[Path_, str]
+    places: dict[KeyPath, str]
 
     def refuse(self, error: FieldError) -> ConfigError:
         path = error.path
@@ -297,9 +303,10 @@ class Layer(NamedTuple):
 def load_config(
     source: str | os.PathLike[str] | Mapping[str, Any] | Config, overrides: Sequence[str] = ()
 ) -> Any:
-    """Read and check a config: a file, the name of a shipped one (`ppo/cartpole`), a mapping, or a config object.
+    """Read and check a config: a file, the name of a shipped one (`ppo/cartpole`), a mapping, or a config.
 
-    overrides: `key=value` each, values in YAML. Later layers win: what a file `extends`, the file, the overrides.
+    overrides: `key=value` each, values in YAML.
+    The layers, of which later ones win: what a file `extends`, the file itself, the overrides.
     Returns the algorithm's own config class. Raises ConfigError.
     """
     if isinstance(source, Config):
@@ -313,7 +320,9 @@ def load_config(
     layers = [*files, _read_overrides(overrides)]
     config_class = _config_class(layers)
 
-    values, written, homes = {}, {}, {}
+    values = {}
+    written: dict[str, str] = {}
+    homes: dict[str, Layer] = {}
     for layer in layers:
         try:
             keys = fold(config_class, layer.values)
@@ -421,9 +430,13 @@ def _written(config: Config) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for name, value in values.items():
         parts = split_key(name)
-        if parts is None or not parts[2]:
-            written[name] = value
-            written |= {name + part: values[name + part] for part in (SCHEDULE, WARMUP) if values.get(name + part)}
+        if parts is not None and parts[2]:
+            continue  # beside its knob already
+        written[name] = value
+        if values.get(name + SCHEDULE) is not None:
+            written[name + SCHEDULE] = values[name + SCHEDULE]
+        if values.get(name + WARMUP):
+            written[name + WARMUP] = values[name + WARMUP]
     return written
 
 
@@ -454,10 +467,20 @@ def describe_config(config_class: type[Config]) -> list[FieldRow]:
             continue
         control = find_control(name)
         aliases = tuple(spelling for spelling in control.spellings if spelling != name) if control else ()
-        default = "required" if info.is_required() else to_yaml(info.default)
+        default = (
+            "required" if info.is_required() else "none" if info.default is None else to_yaml(info.default)
+        )
         sentence = info.description or ""
         rows.append(
-            FieldRow(name, _type_name(info.annotation), default, _range(name, info), aliases, sentence, bool(control))
+            FieldRow(
+                name,
+                _type_name(info.annotation),
+                default,
+                _range(name, info),
+                aliases,
+                sentence,
+                bool(control),
+            )
         )
     return rows
 

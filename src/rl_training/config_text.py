@@ -24,14 +24,16 @@ MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 MAX_ENTRIES = 10_000
 
-Path_ = tuple[str | int, ...]  # of an entry inside the data: ("clip_coef_schedule", "end"), ("hidden_sizes", 0)
+KeyPath = tuple[
+    str | int, ...
+]  # of an entry inside the data: ("clip_coef_schedule", "end"), ("hidden_sizes", 0)
 
 
 class Located(NamedTuple):
     """Plain data and the line, counted from 1, of each entry in it."""
 
     data: Any
-    lines: dict[Path_, int]
+    lines: dict[KeyPath, int]
 
 
 def read_text(path: Path) -> str:
@@ -54,17 +56,20 @@ def parse_yaml(text: str, place: str) -> Located:
     try:
         root = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{place}:{line}: broken YAML: {error.problem or error.context}") from None
+        problem = error.problem or error.context or "cannot be read"
+        # What is never closed is noticed at the end of the file, but put right where it was opened.
+        mark = error.context_mark if re.search("stream end|end of stream", problem) else error.problem_mark
+        line = mark.line + 1 if mark else 1
+        raise ConfigError(f"{place}:{line}: broken YAML: {problem}") from None
     except YAMLError as error:
         raise ConfigError(f"{place}:1: broken YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise ConfigError(f"{place}:1: nested more than {MAX_DEPTH} levels deep") from None
-    lines: dict[Path_, int] = {}
+    lines: dict[KeyPath, int] = {}
     return Located(None if root is None else _data(root, (), lines, place), lines)
 
 
-def _data(node: Node, path: Path_, lines: dict[Path_, int], place: str) -> Any:
+def _data(node: Node, path: KeyPath, lines: dict[KeyPath, int], place: str) -> Any:
     """The plain data under a node; notes the line of every entry on the way."""
     line = lines.setdefault(path, node.start_mark.line + 1)
     if len(path) > MAX_DEPTH:
@@ -91,7 +96,7 @@ def _data(node: Node, path: Path_, lines: dict[Path_, int], place: str) -> Any:
 
 
 def _scalar(node: ScalarNode, place: str) -> Any:
-    kind, text = node.tag.removeprefix("tag:yaml.org,2002:"), node.value
+    kind, text = str(node.tag).removeprefix("tag:yaml.org,2002:"), node.value
     try:
         if kind == "null":
             return None
@@ -136,7 +141,17 @@ def to_yaml(value: Any) -> str:
         return "{" + ", ".join(f"{to_yaml(key)}: {to_yaml(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(to_yaml, value)) + "]"
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w/.-]*", value, re.ASCII):
-        if value.lower() not in ("null", "true", "false"):
-            return value
-    return json.dumps(value)  # JSON's numbers and quoted strings are YAML's
+    if isinstance(value, str):
+        return value if _is_plain(value) else _quoted(value)
+    return json.dumps(value)  # JSON's numbers and constants are YAML's
+
+
+def _is_plain(text: str) -> bool:
+    """Whether text needs no quotes, for readers of older YAML too, to whom `yes` and `off` are no text."""
+    words = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+    return re.fullmatch(r"[A-Za-z][\w/.-]*", text, re.ASCII) is not None and text.lower() not in words
+
+
+def _quoted(text: str) -> str:
+    plainly = (c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
+    return f'"{"".join(plainly)}"'

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something the user can put right. The message is one line; the command line prints it and exits with 2."""
+    """Something the user can put right. The message is one line; the command line exits with 2."""
 
 
 class ConfigError(UserError, ValueError):
-    """A config that cannot be used: where it stands, what is wrong and, if there is one, the nearest right name."""
+    """A config that cannot be used. The message: where, what is wrong and, if any is near, the right name."""
 
 
 class CheckpointError(UserError):
@@ -38,7 +38,7 @@ class NonFiniteError(RuntimeError):
         super().__init__(f"{tensor} is not finite{place}{time}")
 
     def __reduce__(self) -> tuple[type[NonFiniteError], tuple[str, int | None, int | None]]:
-        # Exceptions are rebuilt from their message by default; ours must survive the trip from a worker process.
+        # By default an exception is rebuilt from its message; this one must survive the trip from a worker.
         return type(self), (self.tensor, self.env_index, self.step)
 
 
@@ -47,15 +47,22 @@ class StorageError(RuntimeError):
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """`"; did you mean X?"` for the candidate nearest to a misspelt word, or nothing when none is near.
+    """`"; did you mean X?"` for the candidate nearest to a misspelt word, or "" when none is near.
 
-    Near means few typing slips (see `_slips`) for the length of the word, or else that the candidate contains it.
+    Near means few slips of the hand for the length of the word, or else that the candidate contains it.
     """
-    candidates = sorted(candidates, key=lambda candidate: abs(len(candidate) - len(word)))
+    letters = set(word)
+
+    def at_least(candidate: str) -> int:
+        """A number of slips that is quick to count and never too high."""
+        others = set(candidate)
+        return max(len(letters - others), len(others - letters), abs(len(word) - len(candidate)))
+
     nearest, slips = "", max(1, round(0.4 * len(word))) + 1
+    candidates = sorted(candidates, key=at_least)
     for candidate in candidates:
-        if abs(len(candidate) - len(word)) >= slips:
-            break  # a difference in length costs a slip per letter: no later one can be nearer
+        if slips == 1 or at_least(candidate) >= slips:
+            break
         if (found := _slips(word, candidate)) < slips:
             nearest, slips = candidate, found
     if not nearest and len(word) > 2:

@@ -10,9 +10,9 @@ and its value at a step is
 
     value(step) = schedule(step) · min(1, (step + 1) / warmup_steps),
 
-never below the knob's lower bound. A whole-number knob is rounded (a half goes to the even neighbour) and then held
-within its range; any other knob whose value or schedule leaves its range is refused when it is read. To hold a value
-for a while and not ramp it, give its schedule a `delay`.
+never below the knob's lower bound. A whole-number knob is rounded (a half goes to the even neighbour) and
+then held within its range; any other knob whose value or schedule leaves its range is refused when it is
+read. To hold a value for a while and not ramp it, give its schedule a `delay`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Knob(NamedTuple):
             value *= (step + 1) / self.warmup_steps
         if self.control.integer:
             value = round(value)
-        # The upper bound only matters to whole numbers: the others were refused if they could leave their range.
+        # The upper bound only matters to whole numbers: others that could pass it were refused.
         return min(max(value, self.control.low), self.control.high)
 
     @property
@@ -126,7 +126,7 @@ def find_control(spelling: str) -> Control | None:
 
 
 def split_key(key: str) -> tuple[Control, str, str] | None:
-    """A config key taken apart: `clip_range_schedule` -> (the control clip_coef, "clip_range", "_schedule")."""
+    """A config key in parts: `clip_range_schedule` -> (the control clip_coef, "clip_range", "_schedule")."""
     for part in (SCHEDULE, WARMUP, ""):
         spelling = key.removesuffix(part)
         if key.endswith(part) and spelling in _BY_SPELLING:
@@ -158,7 +158,7 @@ def compile_knob(
 
 
 def _check_range(control: Control, name: str, low: float, high: float) -> None:
-    """Refuse values outside the range; a whole-number knob is clamped instead, so that it may fade out to 0."""
+    """Refuse values outside the range; a whole-number knob is clamped instead, so that it may fade to 0."""
     if control.integer:
         return
     if low < control.low:
@@ -172,9 +172,9 @@ def _check_range(control: Control, name: str, low: float, high: float) -> None:
 def resolve(name: str, config: Any, step: int) -> Any:
     """The value of a knob, under any spelling, at a step.
 
-    config: an object or a mapping that may hold the knob's value, schedule and warm-up under one of its spellings,
-            and total_timesteps, which a schedule without `steps` of its own needs.
-    Absent, the knob has the default of the table above; None without a schedule stays None. Raises ValueError.
+    config: an object or a mapping that may hold the knob's value, schedule and warm-up under one of its
+            spellings, and total_timesteps, which a schedule without `steps` of its own needs.
+    Absent, the knob has the table's default; None without a schedule stays None. Raises ValueError.
     """
     control = find_control(name)
     if control is None:

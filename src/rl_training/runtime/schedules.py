@@ -1,7 +1,7 @@
-"""Schedules: how a number moves over a run. A schedule is a pure function of the step, so it has no state to save.
+"""Schedules: how a number moves over a run. Each is a pure function of the step: there is no state to save.
 
-With e = step - delay (steps since the schedule began), n = steps (its length; the rest of the run if not given) and
-f = e / n, from `start` to `end`:
+With e = step - delay (steps since the schedule began), n = steps (its length; the rest of the run if not
+given) and f = e / n, from `start` to `end`:
 
     constant     start
     linear       start + (end - start) · f
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple, Protocol
 
@@ -116,7 +117,7 @@ class Decay(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Values at given steps after `delay`; between them straight lines, or a staircase that holds the last one."""
+    """Values at given steps after `delay`; between them straight lines, or stairs that hold the last."""
 
     points: tuple[tuple[int, float], ...]
     stairs: bool
@@ -141,7 +142,7 @@ class Points(NamedTuple):
 
 
 def parse_schedule(raw: Any, value: float | None) -> Schedule:
-    """Compile what the user wrote. `value` is the knob's fixed value: the start of a schedule that names none.
+    """Compile what the user wrote; `value`, the knob's fixed value, is where it starts if it names no start.
 
     Raises ScheduleError, a ValueError.
     """
@@ -279,7 +280,7 @@ def _build(kind: str, given: Mapping[str, Any], value: float | None) -> Schedule
         power = number(given.get("power", 2.0), "power")
         if power <= 0:
             raise ScheduleError(f"power must be above 0, not {given['power']!r}", "power")
-        curve = _Polynomial(power)
+        curve = partial(_polynomial, power=power)
     else:
         curve = _linear if kind == "linear" else _cosine
     return Ramp(curve, start, end, steps, delay)
@@ -318,11 +319,8 @@ def _cosine(start: float, end: float, fraction: float) -> float:
 
 
 def _exponential(start: float, end: float, fraction: float) -> float:
-    return start * (end / start) ** fraction
+    return start * math.pow(end / start, fraction)
 
 
-class _Polynomial(NamedTuple):
-    power: float
-
-    def __call__(self, start: float, end: float, fraction: float) -> float:
-        return end + (start - end) * (1.0 - fraction) ** self.power
+def _polynomial(start: float, end: float, fraction: float, *, power: float) -> float:
+    return end + (start - end) * math.pow(1.0 - fraction, power)
