@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -354,6 +355,10 @@ def test_from_python() -> None:
         ToyConfig(env_id="x", env_kwargs={"callback": lambda: None})
     with pytest.raises(ConfigError, match=r"^env_id is missing$"):
         Toy()
+    numpy_values = Toy(env_id="x", num_envs=np.int64(3), gamma=np.float32(0.5), env_kwargs={"a": np.int8(1)})
+    assert (numpy_values.num_envs, numpy_values.gamma, numpy_values.env_kwargs) == (3, 0.5, {"a": 1})
+    with pytest.raises(ConfigError, match="num_envs must be a whole number"):
+        Toy(env_id="x", num_envs=np.ones(2))
     with pytest.raises(ValidationError):
         config.seed = 3
     assert config.seed == 1

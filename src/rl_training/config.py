@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -37,8 +38,8 @@ from rl_training.runtime.controls import (
     KnobError,
     compile_knobs,
     find_control,
-    refuse_two_spellings,
     split_key,
+    two_spellings,
 )
 from rl_training.runtime.schedules import names_start
 
@@ -178,10 +179,7 @@ def fold(config_class: type[Config], data: Mapping[str, Any]) -> dict[str, str]:
             control, spelling, _ = knob
             first = spellings.setdefault(control.name, spelling)
             if first != spelling:
-                try:
-                    refuse_two_spellings(control, (first, spelling))
-                except KnobError as error:
-                    raise FieldError(str(error), (key,)) from None
+                raise FieldError(two_spellings(first, spelling), (key,))
     return written
 
 
@@ -212,7 +210,7 @@ def _soften_number(kinds: Sequence[Any], value: Any) -> Any:
     if isinstance(value, list | tuple):
         inner = [_alternatives(get_args(kind)[0])[0] for kind in kinds if get_origin(kind) is tuple]
         return tuple(_soften_number(inner, entry) for entry in value) if inner else value
-    if hasattr(value, "item"):
+    if isinstance(value, Real) and hasattr(value, "item"):  # a numpy scalar
         value = value.item()
     if int in kinds and float not in kinds and isinstance(value, float) and value.is_integer():
         return int(value)
@@ -227,7 +225,6 @@ def _alternatives(annotation: Any) -> Sequence[Any]:
 
 
 _WRONG = {  # pydantic's name of an error -> our words for it
-    "missing": "is missing",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "bool_type": "must be true or false",

@@ -18,7 +18,7 @@ read. To hold a value for a while and not ramp it, give its schedule a `delay`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rl_training.errors import did_you_mean
@@ -184,7 +184,8 @@ def resolve(name: str, config: Any, step: int) -> Any:
         return config.get(key, default) if isinstance(config, Mapping) else getattr(config, key, default)
 
     used = [name for name in control.spellings if any(read(name + part) is not None for part in PARTS)]
-    refuse_two_spellings(control, used)
+    if len(used) > 1:
+        raise KnobError(two_spellings(used[0], used[1]), used[0])
     if used:
         spelling = used[0]
         value = read(spelling, control.default)
@@ -196,11 +197,9 @@ def resolve(name: str, config: Any, step: int) -> Any:
     return knob(whole(step, "step"))
 
 
-def refuse_two_spellings(control: Control, spellings: Iterable[str]) -> None:
-    """Raise KnobError if a knob was written under more than one name."""
-    first, *others = [*spellings] or [control.name]
-    if others:
-        raise KnobError(f"{others[0]} and {first} are two spellings of one knob; keep one of them", first)
+def two_spellings(first: str, second: str) -> str:
+    """What is wrong with a config that writes one knob under two names."""
+    return f"{second} and {first} are two spellings of one knob; keep one of them"
 
 
 def resolve_entropy_coefficient(config: Any, step: int) -> Any:
