@@ -21,16 +21,11 @@ from torch import nn
 from rl_training.errors import RunError
 from rl_training.state.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
 from rl_training.state.files import AppendLog, replace_file, write_file
+from rl_training.state.leaves import NUMPY_DTYPES, TORCH_DTYPES, ObjectState
+from rl_training.state.modules import load_module_state, module_state
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
-from rl_training.state.stateful import (
-    NUMPY_DTYPES,
-    TORCH_DTYPES,
-    ObjectState,
-    Stateful,
-    load_module_state,
-    module_state,
-)
+from rl_training.state.stateful import Stateful
 
 
 class Counter(Stateful):
@@ -448,6 +443,32 @@ def test_what_a_checkpoint_cannot_hold_is_refused_before_anything_is_written(tmp
         with pytest.raises((TypeError, ValueError)):
             save_checkpoint(tmp_path / "never", 1, tree, keep=2)  # type: ignore[arg-type]
     assert not (tmp_path / "never").exists()
+
+
+def test_a_name_is_given_only_to_what_the_disk_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path, 1, {}, keep=2)
+    calls: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def note_fsync(descriptor: int) -> None:
+        calls.append("sync " + Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def note_rename(source: Path, target: Path) -> None:
+        calls.append(f"rename {Path(source).name} {Path(target).name}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    save_checkpoint(tmp_path, 2, {"policy": torch.ones(1)}, keep=1)
+    aside, final, old = ".writing-step-000000000002", "step-000000000002", "step-000000000001"
+    assert sorted(calls[:3]) == ["sync state.json", "sync state.safetensors", "sync weights.safetensors"]
+    assert calls[3:] == [
+        f"sync {aside}",
+        f"rename {aside} {final}",
+        f"sync {tmp_path.name}",
+        f"rename {old} .removing-{old}",
+    ]
 
 
 def test_files_are_created_once_and_replaced_at_one_instant(tmp_path: Path) -> None:

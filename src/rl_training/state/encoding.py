@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.state.stateful import DTYPES, NUMPY_DTYPES, TORCH_DTYPES, ObjectState
+from rl_training.state.leaves import DTYPES, NUMPY_DTYPES, TORCH_DTYPES, ObjectState
 
 TAG = "~"
 MAX_DEPTH = 100

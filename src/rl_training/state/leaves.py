@@ -1,0 +1,58 @@
+"""The leaves of a state tree: which types it may hold, and how tensors go in and come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+PLAIN = (type(None), bool, int, float, str)
+WHOLE_NUMBERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+DTYPES = ("bool", "float16", "float32", "float64", *WHOLE_NUMBERS)
+NUMPY_DTYPES = frozenset(np.dtype(name) for name in DTYPES)
+TORCH_DTYPES = frozenset(getattr(torch, name) for name in [*DTYPES, "bfloat16"])
+
+
+class ObjectState(dict[str, Any]):
+    """The state of an object, as against a dict that is itself a value.
+
+    It keeps an object from silently coming back as a dict where the loading side has no object to fill.
+    """
+
+
+def transient_names(cls: type) -> frozenset[str]:
+    return frozenset(name for base in cls.__mro__ for name in vars(base).get("transient", ()))
+
+
+def require_same_keys(mine: set[Any], saved: set[Any], where: str) -> None:
+    if mine != saved:
+        missing, unknown = sorted(map(str, mine - saved)), sorted(map(str, saved - mine))
+        lists = [
+            f"lacks {', '.join(missing)}" if missing else "",
+            f"has unknown {', '.join(unknown)}" if unknown else "",
+        ]
+        raise ValueError(f"{where}: the saved state {' and '.join(filter(None, lists))}")
+
+
+def refusal(where: str, what: str) -> TypeError:
+    return TypeError(f"{where} {what}: give it a state or name it in `transient`")
+
+
+def copy_tensor(tensor: torch.Tensor, where: str) -> torch.Tensor:
+    if tensor.layout is not torch.strided or tensor.dtype not in TORCH_DTYPES or tensor.device.type == "meta":
+        raise refusal(
+            where, f"is a tensor that cannot be saved ({tensor.dtype}, {tensor.layout}, {tensor.device})"
+        )
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def fill_tensor(current: torch.Tensor, saved: Any, where: str) -> torch.Tensor:
+    if not isinstance(saved, torch.Tensor):
+        raise ValueError(f"{where}: a tensor here, but a {type(saved).__name__} was saved")
+    if current.shape != saved.shape or current.dtype != saved.dtype:
+        here, there = f"{tuple(current.shape)} {current.dtype}", f"{tuple(saved.shape)} {saved.dtype}"
+        raise ValueError(f"{where}: a tensor of {here} here, but {there} was saved")
+    with torch.no_grad():
+        current.copy_(saved)
+    return current

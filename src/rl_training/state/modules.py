@@ -1,0 +1,151 @@
+"""The state of an nn.Module: more than `nn.Module.state_dict` sees, or a refusal."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rl_training.state.leaves import (
+    PLAIN,
+    ObjectState,
+    copy_tensor,
+    fill_tensor,
+    refusal,
+    require_same_keys,
+    transient_names,
+)
+
+# Attributes of a module that no iteration changes and that the constructor makes again.
+CONSTANTS = (
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    enum.Enum,
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    functools.partial,
+)
+MODULE_INTERNALS = frozenset(vars(nn.Module())) - {"training"}
+# Lists that torch's own layers derive from their parameters and arguments.
+LAYER_INTERNALS = frozenset(
+    {
+        "_flat_weights",
+        "_flat_weights_names",
+        "_flat_weight_refs",
+        "_all_weights",
+        "_reversed_padding_repeated_twice",
+    }
+)
+
+
+def module_state(module: nn.Module) -> ObjectState:
+    """Parameters, buffers and plain attributes of a module and all modules inside it, by their dotted names.
+
+    A module can hide state from `nn.Module.state_dict`: buffers that are not persistent, lists, arrays,
+    tensors that are not registered. Those raise TypeError. Numbers, strings and flags are saved and restored.
+    """
+    owner = type(module).__name__
+    state = ObjectState(
+        {name: copy_tensor(tensor, f"{owner}.{name}") for name, tensor in _module_tensors(module)}
+    )
+    state.update((name, value) for name, _, _, value in _module_attributes(module))
+    return state
+
+
+def load_module_state(module: nn.Module, state: Mapping[str, Any], where: str = "") -> None:
+    """Copy what `module_state` gave into the storage of `module`; ValueError where the two do not fit."""
+    where = where or type(module).__name__
+    tensors = dict(_module_tensors(module))
+    attributes = {name: (owner, attribute) for name, owner, attribute, _ in _module_attributes(module)}
+    # The plain attributes of torch's own layers differ between torch versions; those of others may not.
+    free = {name for name, (owner, _) in attributes.items() if _is_torch_layer(owner)}
+    free |= {
+        name
+        for name, value in state.items()
+        if not isinstance(value, torch.Tensor) and _is_torch_layer(_owner_of(module, name))
+    }
+    require_same_keys((tensors.keys() | attributes.keys()) - free, state.keys() - free, where)
+    for name, tensor in tensors.items():
+        fill_tensor(tensor, state[name], f"{where}.{name}")
+    for name, (owner, attribute) in attributes.items():
+        if name in state:
+            if isinstance(state[name], torch.Tensor | np.ndarray | list | dict):
+                raise ValueError(
+                    f"{where}.{name}: a plain value here, but a {type(state[name]).__name__} was saved"
+                )
+            setattr(owner, attribute, state[name])
+
+
+def _is_torch_layer(module: nn.Module | None) -> bool:
+    return module is not None and type(module).__module__.startswith("torch.nn.")
+
+
+def _owner_of(module: nn.Module, name: str) -> nn.Module | None:
+    for part in name.split(".")[:-1]:
+        inside = module._modules.get(part)
+        if inside is None:
+            return None
+        module = inside
+    return module
+
+
+def _parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The module and those inside it, each once, with dotted prefixes; refuses what hides state."""
+    pending, seen = [("", module)], set()
+    while pending:
+        prefix, part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        transient = transient_names(type(part))
+        for name in sorted(part._non_persistent_buffers_set - transient):
+            raise refusal(f"{type(part).__name__}.{name}", "is a buffer that is not persistent")
+        if type(part).get_extra_state is not nn.Module.get_extra_state:
+            raise refusal(f"{type(part).__name__}.get_extra_state", "is state outside parameters and buffers")
+        yield prefix, part
+        inside = [
+            (f"{prefix}{name}.", child) for name, child in part._modules.items() if name not in transient
+        ]
+        pending.extend((name, child) for name, child in reversed(inside) if child is not None)
+
+
+def _module_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers, each once even where it is shared."""
+    seen = set()
+    for prefix, part in _parts(module):
+        transient = transient_names(type(part))
+        for name, tensor in (part._parameters | part._buffers).items():
+            if tensor is not None and name not in transient and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield prefix + name, tensor
+
+
+def _module_attributes(module: nn.Module) -> Iterator[tuple[str, nn.Module, str, Any]]:
+    """(dotted name, module it belongs to, attribute, value) of all plain attributes; refuses hidden state."""
+    for prefix, part in _parts(module):
+        skipped = MODULE_INTERNALS | LAYER_INTERNALS | transient_names(type(part))
+        for name, value in vars(part).items():
+            if name in skipped:
+                continue
+            if _is_plain(value):
+                yield prefix + name, part, name, value
+            elif not _is_constant(value):
+                raise refusal(f"{type(part).__name__}.{name}", f"is a {type(value).__name__} in an nn.Module")
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in PLAIN or (type(value) is tuple and all(_is_plain(part) for part in value))
+
+
+def _is_constant(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(_is_plain(part) or _is_constant(part) for part in value)
+    return isinstance(value, CONSTANTS)
