@@ -382,10 +382,10 @@ class Faults:
         return call
 
 
-def refusal(write: Callable[[], object]) -> str:
+def refusal(write: Callable[..., object], *arguments: Any) -> str:
     """What a failed write says; nothing when it did not fail."""
     try:
-        write()
+        write(*arguments)
     except StorageError as error:
         return str(error)
     return ""
@@ -408,7 +408,7 @@ def test_a_failing_write_anywhere_keeps_the_last_good_checkpoint(
         shutil.copytree(tmp_path / "start", folder)
         with pytest.MonkeyPatch.context() as patch:
             Faults(patch, at, lasting=lasting, code=code)
-            message = refusal(lambda folder=folder: save_checkpoint(folder, step, tree, keep=2))
+            message = refusal(save_checkpoint, folder, step, tree, 2)
         assert newest_step(folder) in (2, step), f"call {at}"
         if message:
             failures += 1
@@ -435,7 +435,7 @@ def test_a_failing_write_anywhere_keeps_a_best_policy(tmp_path: Path, lasting: b
         save_policy(best, 1, small_tree(1))
         with pytest.MonkeyPatch.context() as patch:
             Faults(patch, at, lasting=lasting, code=errno.ENOSPC)
-            message = refusal(lambda best=best: save_policy(best, 2, small_tree(2)))
+            message = refusal(save_policy, best, 2, small_tree(2))
         assert load_checkpoint(best, only="policy")["policy"]["weight"][0] in (1.0, 2.0), f"call {at}"
         failures += bool(message)
         save_policy(best, 3, small_tree(3))

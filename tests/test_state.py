@@ -41,11 +41,11 @@ class Everything(Stateful):
         self.config = object()
         self.flat = torch.zeros(6)
         self.view = self.flat[2:4]
-        self.net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+        self.net: Any = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
         self.counter = Counter()
         self.both = [Counter(), Counter()]
-        self.by_name = {"a": Counter(), 7: 1.5}
-        self.pair = (1, "two", None)
+        self.by_name: dict[Any, Any] = {"a": Counter(), 7: 1.5}
+        self.pair: tuple[Any, ...] = (1, "two", None)
         self.recent = deque([1.0, 2.0], maxlen=3)
         self.scalar = np.float32(0.1)
         self.lazy: Any = None
@@ -89,8 +89,19 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_fold_names_a_seed_by_its_path() -> None:
-    assert fold(1, "iteration", 3) == fold(1, "iteration", np.int64(3))
-    paths = [(1,), (2,), (1, "a"), (1, "b"), (1, 1), (1, "1"), (1, "a", "b"), (1, "ab"), (11,), (1, 1, 1)]
+    assert fold(1, "iteration", 3) == fold(1, "iteration", np.int64(3))  # type: ignore[arg-type]
+    paths: list[Any] = [
+        (1,),
+        (2,),
+        (1, "a"),
+        (1, "b"),
+        (1, 1),
+        (1, "1"),
+        (1, "a", "b"),
+        (1, "ab"),
+        (11,),
+        (1, 1, 1),
+    ]
     assert len({fold(*path) for path in paths}) == len(paths)
     assert all(0 <= fold(0, n) < 2**63 for n in range(1000))
     # A golden value: a change of this function would change every run ever made.
@@ -271,7 +282,8 @@ def test_buffers_that_are_not_persistent_are_refused_unless_transient() -> None:
 
 
 def test_plain_attributes_of_modules_are_state() -> None:
-    source, target = nn.Sequential(Layer(), nn.Dropout(0.5)), nn.Sequential(Layer(), nn.Dropout(0.5))
+    source: Any = nn.Sequential(Layer(), nn.Dropout(0.5))
+    target: Any = nn.Sequential(Layer(), nn.Dropout(0.5))
     source[0].rate, source[1].p = 0.25, 0.1
     load_module_state(target, module_state(source))
     assert (target[0].rate, target[1].p) == (0.25, 0.1)
@@ -291,7 +303,7 @@ def test_attributes_of_torch_layers_may_differ_between_versions_but_tensors_may_
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: nn.Conv2d(1, 2, 3).to(memory_format=torch.channels_last),
+        lambda: nn.Conv2d(1, 2, 3).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
         lambda: nn.LSTM(2, 3),
         lambda: nn.MultiheadAttention(4, 2),
         lambda: nn.BatchNorm1d(2),
@@ -311,7 +323,7 @@ def test_torch_layers_come_back_with_their_memory_format(make: Any) -> None:
 
 
 def test_tied_weights_are_saved_once_and_stay_tied() -> None:
-    def make() -> nn.Module:
+    def make() -> Any:
         net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
         net[1].weight = net[0].weight
         return net
@@ -418,7 +430,7 @@ def test_the_round_trip_keeps_what_is_easily_lost(tmp_path: Path) -> None:
 def test_equal_trees_give_equal_bytes_that_other_tools_can_read(tmp_path: Path) -> None:
     import safetensors.torch
 
-    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    net: Any = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
     tree = {"policy": {"net": module_state(net)}, "mean": np.arange(3.0), "more": [{"x": torch.ones(1)}]}
     paths = [save_checkpoint(tmp_path / name, 7, tree, keep=2) for name in "ab"]
     for name in ("weights.safetensors", "state.safetensors", "state.json"):

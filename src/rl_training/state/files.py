@@ -114,6 +114,7 @@ class AppendLog:
         self._descriptor = os.open(path, flags, 0o666)
         self._waiting = bytearray()
         self._written = os.fstat(self._descriptor).st_size
+        sync_directory(path.parent)  # a checkpoint that counts on this file must find its name
 
     def tell(self) -> int:
         """The length of the log in bytes, with what is not flushed yet."""

@@ -155,12 +155,7 @@ def _load_sequence(current: Any, saved: Any, where: str) -> Any:
         _no_object_lost(current, where)
         loaded = [_fresh(value, where) for value in saved]
     if isinstance(current, tuple):
-        # The same tuple when nothing in it was replaced, so that references to it stay good.
-        return (
-            current
-            if all(a is b for a, b in zip(current, loaded, strict=False)) and loaded
-            else tuple(loaded)
-        )
+        return tuple(loaded)
     current.clear()
     current.extend(loaded)
     return current
