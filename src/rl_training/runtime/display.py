@@ -214,7 +214,9 @@ class LiveDisplay(QuietDisplay):
             knobs = "  ".join(f"{name}\u00a0{number(self.metrics[name])}" for name in self.moving)
             body.add_row("knobs", Text(knobs, style="yellow"))
         body.add_row("run", Text(str(self.run_dir)))
-        return Panel(body, title=self.headline, title_align="left", border_style="blue", expand=False)
+        # A fixed width: a panel that fits its content would breathe with every number.
+        width = min(self.console.width, 100)
+        return Panel(body, title=self.headline, title_align="left", border_style="blue", width=width)
 
 
 def headline(config: Any) -> str:

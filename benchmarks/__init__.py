@@ -1,0 +1,1 @@
+"""Measurements of the package; `make bench` runs them all."""
