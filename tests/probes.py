@@ -10,7 +10,6 @@ from gymnasium import spaces
 class Probe(gym.Env):
     """A one-dimensional observation and a fixed number of steps."""
 
-    metadata = {"render_modes": []}
     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space: spaces.Space = spaces.Discrete(2)
     length = 1
@@ -134,7 +133,7 @@ class Counting(Probe):
 
     def reset(self, *, seed=None, options=None):
         self.t = 0
-        obs, info = super().reset(seed=seed)
+        _, info = super().reset(seed=seed)
         self.name = int(self.np_random.integers(10_000))
         self.length = int(self.np_random.integers(1, 9))
         self.total = 0
@@ -148,7 +147,13 @@ class Counting(Probe):
         self.total += int(action) + 1
         ended = self.t >= self.length
         noise = float(self.np_random.random())
-        return self.observe(), noise + self.total, ended and self.name % 2 == 0, ended and self.name % 2 == 1, {}
+        return (
+            self.observe(),
+            noise + self.total,
+            ended and self.name % 2 == 0,
+            ended and self.name % 2 == 1,
+            {},
+        )
 
 
 class NotANumber(Probe):

@@ -111,7 +111,7 @@ def kill_and_resume(config: Any, run_dir: Path, kills: int, seconds: float, rng:
     for attempt in range(kills):
         if attempt % 2:
             number = rng.randint(1, 120)
-            code = in_child(lambda: (kill_at_file_call(number), go_on(config, run_dir))[-1])
+            code = in_child(lambda number=number: (kill_at_file_call(number), go_on(config, run_dir))[-1])
         else:
             code = in_child(lambda: go_on(config, run_dir), kill_after=rng.uniform(0.0, seconds))
         assert code in (0, None), "the run failed instead of being killed"

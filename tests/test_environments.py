@@ -39,7 +39,9 @@ class RandomPolicy(Stateful):
     def act(self, obs, carry, explore):
         count = len(carry[0])
         age = carry[0].numpy().copy()
-        return {"action": np.random.randint(2, size=count), "age": age, "value": obs[:, 1].copy()}, (carry[0] + 1,)
+        return {"action": np.random.randint(2, size=count), "age": age, "value": obs[:, 1].copy()}, (
+            carry[0] + 1,
+        )
 
     def value(self, obs, carry):
         return obs[:, 1] + 1000 * carry[0].numpy()
@@ -100,7 +102,9 @@ def test_saved_environments_come_back_exactly(kind, steps):
             assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
     assert envs.take_finished() == restored.take_finished()
     again = restored.state_dict()
-    assert all(np.array_equal(a, b) for a, b in zip(envs.state_dict()["actions"], again["actions"], strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(envs.state_dict()["actions"], again["actions"], strict=True)
+    )
     envs.close(), restored.close()
 
 
@@ -133,17 +137,23 @@ def test_an_environment_that_is_not_deterministic_is_found_out():
     envs = Environments(lanes_of("local", "probe/Undetermined-v0"), 1, "train")
     envs.step(np.zeros(COUNT, np.int64))
     with pytest.raises(RunError, match="not deterministic"):
-        Environments(lanes_of("local", "probe/Undetermined-v0"), 1, "train").load_state_dict(envs.state_dict())
+        Environments(lanes_of("local", "probe/Undetermined-v0"), 1, "train").load_state_dict(
+            envs.state_dict()
+        )
 
 
 def test_lanes_streams_and_seeds_give_different_episodes():
-    first = {key: Environments(lanes_of("local"), seed, key).obs for seed, key in [(1, "train"), (1, "evaluate")]}
+    first = {
+        key: Environments(lanes_of("local"), seed, key).obs for seed, key in [(1, "train"), (1, "evaluate")]
+    }
     assert len({float(x) for obs in first.values() for x in obs[:, 0]}) == 2 * COUNT
 
 
 def test_actions_are_scaled_to_asymmetric_bounds_and_clipped_there():
     space = gym.spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 10.0], np.float32))
-    actions = ActionCodec(space).to_env(np.array([[-1.0, 0.0], [1.0, 1.0], [0.5, -7.0], [9.0, 0.2]], np.float32))
+    actions = ActionCodec(space).to_env(
+        np.array([[-1.0, 0.0], [1.0, 1.0], [0.5, -7.0], [9.0, 0.2]], np.float32)
+    )
     np.testing.assert_allclose(actions, [[-1, 5], [3, 10], [2, 0], [3, 6]], rtol=1e-6)
     assert actions.dtype == np.float32 and all(space.contains(row) for row in actions)
 

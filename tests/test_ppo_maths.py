@@ -99,7 +99,12 @@ def test_ppo_at_ratio_one_is_the_policy_gradient():
     action = torch.randint(3, (6, 1))
     advantage = torch.randn(6)
     log_prob = logits.log_softmax(-1).gather(1, action).squeeze(1)
-    old = {"log_prob": log_prob.detach(), "advantage": advantage, "value": torch.zeros(6), "return": torch.zeros(6)}
+    old = {
+        "log_prob": log_prob.detach(),
+        "advantage": advantage,
+        "value": torch.zeros(6),
+        "return": torch.zeros(6),
+    }
     loss, parts = ppo_loss(
         log_prob, torch.zeros(6), torch.zeros(6), old, clip_coef=0.2, ent_coef=0.0, vf_coef=0.0
     )
@@ -118,7 +123,13 @@ def test_ppo_loss_adds_its_parts_with_their_weights():
     }
     log_prob = torch.log(torch.tensor([0.75, 0.55]))  # ratios 1.5 and 1.1
     loss, parts = ppo_loss(
-        log_prob, torch.tensor([0.3, 0.5]), torch.tensor([1.0, 1.0]), old, clip_coef=0.2, ent_coef=0.1, vf_coef=0.5
+        log_prob,
+        torch.tensor([0.3, 0.5]),
+        torch.tensor([1.0, 1.0]),
+        old,
+        clip_coef=0.2,
+        ent_coef=0.1,
+        vf_coef=0.5,
     )
     assert parts["policy_loss"].item() == pytest.approx(-(1.2 + 1.1) / 2)
     assert parts["value_loss"].item() == pytest.approx(0.5)

@@ -33,7 +33,7 @@ def gae(
     """
     advantage = np.empty(reward.shape, np.float32)
     columns = (reward, value, next_value, terminated, truncated)
-    _gae(*(column.numpy() for column in columns), gamma, gae_lambda, advantage)
+    _gae(*[column.numpy() for column in columns], gamma, gae_lambda, advantage)  # type: ignore[call-arg]
     result = torch.from_numpy(advantage)
     return {"advantage": result, "return": result + value}
 

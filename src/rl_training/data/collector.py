@@ -50,7 +50,9 @@ class Collector(Stateful):
         [T, B, ...], and, for a policy with values, `next_value`: the value of where each action led.
         """
         environments = self.environments
-        cut: list[tuple[int, np.ndarray, Any, Carry]] = []  # (t, lanes, final observation, carry) of truncations
+        cut: list[
+            tuple[int, np.ndarray, Any, Carry]
+        ] = []  # (t, lanes, final observation, carry) of truncations
         for t in range(num_steps):
             obs = environments.obs
             acted, self.carry = policy.act(obs, self.carry, explore=True)
@@ -60,7 +62,9 @@ class Collector(Stateful):
                 lanes = np.flatnonzero(step.truncated)
                 final = tree_map(lambda column, lanes=lanes: column[lanes], step.next_obs)
                 cut.append((t, lanes, final, tuple(part[lanes] for part in self.carry)))
-            self.carry = fresh_where_done(policy, self.carry, torch.from_numpy(step.terminated | step.truncated))
+            self.carry = fresh_where_done(
+                policy, self.carry, torch.from_numpy(step.terminated | step.truncated)
+            )
         rollout = {key: tree_map(torch.from_numpy, column) for key, column in self.columns.items()}
         check_finite(self.columns, environments.count)
         if "value" in rollout:

@@ -47,8 +47,9 @@ class ObservationNormalizer(Stateful):
     def __init__(self, space: spaces.Space[Any]) -> None:
         parts = space.spaces if isinstance(space, spaces.Dict) else {}
         self.parts = {key: ObservationNormalizer(part) for key, part in parts.items()}
-        floats = isinstance(space, spaces.Box) and space.dtype.kind == "f"
-        self.moments = RunningMoments(space.shape) if floats else None
+        self.moments = None
+        if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+            self.moments = RunningMoments(space.shape)
 
     def __call__(self, obs: Any) -> Any:
         if self.parts:

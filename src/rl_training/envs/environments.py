@@ -106,11 +106,16 @@ class Environments(Stateful):
         longest = max(len(episode) for episode in actions)
         self.started = np.array([longest - len(episode) for episode in actions])
         row = next((episode[0] for episode in actions if len(episode)), np.empty(0))
-        columns = [np.concatenate([np.repeat(row[None], longest - len(a), 0), *([a] if len(a) else [])]) for a in actions]
+        columns = [
+            np.concatenate([np.repeat(row[None], longest - len(a), 0), *([a] if len(a) else [])])
+            for a in actions
+        ]
         self.history = list(np.stack(columns, 1)) if longest else []
 
     def _compare(self, replayed: Observation) -> None:
-        for (name, saved), (_, again) in zip(tree_leaves(self.obs, "obs"), tree_leaves(replayed, "obs"), strict=True):
+        for (name, saved), (_, again) in zip(
+            tree_leaves(self.obs, "obs"), tree_leaves(replayed, "obs"), strict=True
+        ):
             for lane in range(self.count):
                 if not np.array_equal(saved[lane], again[lane], equal_nan=saved.dtype.kind == "f"):
                     raise RunError(

@@ -78,7 +78,7 @@ class LocalLanes:
         for env in self.envs:
             env.close()
 
-    def _rows(self, actions: np.ndarray) -> Sequence[Any]:
+    def _rows(self, actions: np.ndarray) -> Any:
         # Discrete environments index with their action, and a Python int does that fastest.
         return actions.tolist() if actions.ndim == 1 else actions
 
@@ -104,7 +104,7 @@ class VectorLanes:
         seed_of: list[int | None] = [None] * self.count
         for lane, seed in zip(lanes, seeds, strict=True):
             seed_of[lane] = seed
-        obs, _ = self.envs.reset(seed=seed_of, options={"reset_mask": mask})
+        obs, _ = self.envs.reset(seed=seed_of, options={"reset_mask": mask})  # type: ignore[arg-type]  # one each
         return tree_map(lambda column: column[list(lanes)], obs)
 
     def step(self, actions: np.ndarray) -> Stepped:
@@ -133,7 +133,7 @@ class VectorLanes:
             ahead = [t - longest + length for length in lengths]  # negative while a lane waits for its start
             rows = [actions[lane][i] if i >= 0 else filler[t] for lane, i in enumerate(ahead)]
             obs, _, terminated, truncated = self.step(np.stack(rows))
-            over = [lane for lane in np.flatnonzero(terminated | truncated) if ahead[lane] < 0]
+            over = [lane for lane in np.flatnonzero(terminated | truncated).tolist() if ahead[lane] < 0]
             if over:
                 self.reset(over, [seeds[lane] for lane in over])
         return obs

@@ -17,7 +17,9 @@ from rl_training.errors import ConfigError
 
 def make_environments(config: Config, count: int, seed: int, stream: str) -> Environments:
     """`count` of a config's environments, their episodes seeded by `seed` and `stream`."""
-    lanes = make_lanes(config.env_id, config.env_kwargs, config.max_episode_steps, count, config.vectorization)
+    lanes = make_lanes(
+        config.env_id, config.env_kwargs, config.max_episode_steps, count, config.vectorization
+    )
     return Environments(lanes, seed, stream)
 
 
@@ -27,13 +29,17 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
         # The passive checker costs a third of CartPole's step; `rl-training check-env` does its work once.
         return gym.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except gym.error.DependencyNotInstalled as error:
-        raise ConfigError(f"env_id {env_id!r} needs a package that is not installed: {_one_line(error)}") from error
+        raise ConfigError(
+            f"env_id {env_id!r} needs a package that is not installed: {_one_line(error)}"
+        ) from error
     except (gym.error.UnregisteredEnv, gym.error.Error, ModuleNotFoundError) as error:
         known = difflib.get_close_matches(env_id, list(gym.registry), n=1, cutoff=0.5)
         hint = f"; did you mean {known[0]!r}?" if known else ""
         raise ConfigError(f"env_id {env_id!r} cannot be made: {_one_line(error)}{hint}") from error
     except TypeError as error:
-        raise ConfigError(f"env_id {env_id!r} refuses env_kwargs {dict(env_kwargs)}: {_one_line(error)}") from error
+        raise ConfigError(
+            f"env_id {env_id!r} refuses env_kwargs {dict(env_kwargs)}: {_one_line(error)}"
+        ) from error
 
 
 def make_lanes(
@@ -43,15 +49,16 @@ def make_lanes(
 
     A native vector environment enters here: anything with the methods of `Lanes`.
     """
-    make = partial(make_env, env_id, env_kwargs, max_episode_steps)
     if vectorization == "sync":
-        return LocalLanes([make() for _ in range(count)])
-    make().close()  # a wrong id is an error here, in one line, and not in a worker's traceback
-    return VectorLanes(
-        gym.vector.AsyncVectorEnv(
-            [make] * count, autoreset_mode=gym.vector.AutoresetMode.DISABLED, context="spawn"
-        )
-    )
+        return LocalLanes([make_env(env_id, env_kwargs, max_episode_steps) for _ in range(count)])
+    # Made once here, so that a wrong id is an error in one line; the workers make theirs from its spec, which
+    # also holds what only this process has registered, and they need not import this package.
+    env = make_env(env_id, env_kwargs, max_episode_steps)
+    assert env.spec is not None
+    makers = [partial(gym.make, env.spec)] * count
+    env.close()
+    disabled = gym.vector.AutoresetMode.DISABLED
+    return VectorLanes(gym.vector.AsyncVectorEnv(makers, autoreset_mode=disabled, context="forkserver"))
 
 
 def _one_line(error: Exception) -> str:

@@ -38,9 +38,13 @@ def check_action_space(space: spaces.Space[Any], where: str, allowed: tuple[type
         names = ", ".join(kind.__name__ for kind in allowed)
         raise ConfigError(f"{where} is a {type(space).__name__} space; this algorithm acts in {names}")
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim != 1:
-        raise ConfigError(f"{where} is a MultiDiscrete of shape {space.nvec.shape}; only one row of choices is supported")
+        raise ConfigError(
+            f"{where} is a MultiDiscrete of shape {space.nvec.shape}; only one row of choices is supported"
+        )
     if isinstance(space, spaces.MultiBinary) and len(space.shape) != 1:
-        raise ConfigError(f"{where} is a MultiBinary of shape {space.shape}; only one row of bits is supported")
+        raise ConfigError(
+            f"{where} is a MultiBinary of shape {space.shape}; only one row of bits is supported"
+        )
 
 
 class ActionCodec:

@@ -41,10 +41,12 @@ class ActionHead(nn.Module):
 
     def __init__(self, features: int, family: Family, log_std_init: float) -> None:
         super().__init__()
-        gaussian = isinstance(family, DiagonalGaussian)
-        outputs = family.num_dimensions if gaussian else family.num_parameters
+        outputs, log_std = family.num_parameters, None
+        if isinstance(family, DiagonalGaussian):
+            outputs = family.num_dimensions
+            log_std = nn.Parameter(torch.full((outputs,), log_std_init))
         self.output = orthogonal(nn.Linear(features, outputs), 0.01)
-        self.log_std = nn.Parameter(torch.full((outputs,), log_std_init)) if gaussian else None
+        self.log_std = log_std
 
     def forward(self, features: Tensor) -> Tensor:
         output = self.output(features)

@@ -43,7 +43,9 @@ def is_image(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3
 
 
-def make_encoder(space: spaces.Space[Any], hidden_sizes: Sequence[int], activation: str) -> tuple[nn.Module, int]:
+def make_encoder(
+    space: spaces.Space[Any], hidden_sizes: Sequence[int], activation: str
+) -> tuple[nn.Module, int]:
     """The encoder of an observation space, and how many features it gives.
 
     Vectors go through `hidden_sizes` dense layers; an image goes through a CNN first; the parts of a Dict
@@ -130,8 +132,9 @@ class Joined(Inputs):
     def __init__(self, space: spaces.Dict) -> None:
         super().__init__()
         self.keys = tuple(space.spaces)
-        self.parts = nn.ModuleList(make_inputs(part) for part in space.spaces.values())
-        self.features = sum(part.features for part in self.parts)
+        parts = [make_inputs(part) for part in space.spaces.values()]
+        self.parts = nn.ModuleList(parts)
+        self.features = sum(part.features for part in parts)
 
     def forward(self, obs: dict[str, Any]) -> Tensor:
         return torch.cat([part(obs[key]) for key, part in zip(self.keys, self.parts, strict=True)], -1)

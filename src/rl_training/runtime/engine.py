@@ -182,7 +182,11 @@ class Engine:
         try:
             yield
         except OSError as error:
-            left = f"the last good checkpoint is {self.last_good}" if self.last_good else "no checkpoint was written yet"
+            left = (
+                f"the last good checkpoint is {self.last_good}"
+                if self.last_good
+                else "no checkpoint was written yet"
+            )
             raise StorageError(f"cannot write to {self.run.path}: {error}; {left}") from error
 
 

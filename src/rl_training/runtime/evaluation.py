@@ -13,7 +13,9 @@ from rl_training.state.seeding import fold, seed_everything
 MAX_LANES = 16
 
 
-def evaluate(policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False) -> dict[str, float]:
+def evaluate(
+    policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False
+) -> dict[str, float]:
     """Play `episodes` whole episodes and sum them up; greedy unless `sample`.
 
     Every lane plays a fixed share of the episodes: taking those that end first would favour short ones.

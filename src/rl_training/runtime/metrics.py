@@ -40,7 +40,9 @@ class MetricsWindow(Stateful):
         self.totals: dict[str, float] = {}
         self.counts: dict[str, int] = {}
         self.episodes = 0
-        self.recent: deque[tuple[float, int]] = deque(maxlen=100)  # (return, length), as the field's curves show
+        self.recent: deque[tuple[float, int]] = deque(
+            maxlen=100
+        )  # (return, length), as the field's curves show
 
     def add(self, metrics: Metrics) -> None:
         for name, value in metrics.means().items():

@@ -22,7 +22,11 @@ class Adam(Stateful):
     transient = ("names", "parameters", "gradient", "betas", "epsilon")
 
     def __init__(
-        self, modules: Sequence[nn.Module], *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8
+        self,
+        modules: Sequence[nn.Module],
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
     ) -> None:
         named = [pair for module in modules for pair in module.named_parameters()]
         self.names = [(name, parameter.numel()) for name, parameter in named]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from gymnasium import spaces
+from pydantic import model_validator
 
 from rl_training.algorithms.ppo import normalize_advantage, ppo_loss
 from rl_training.algorithms.returns import explained_variance, gae
@@ -33,20 +34,36 @@ class PPOConfig(Config):
     update_epochs: int = field(4, "Passes over each rollout.")
     learning_rate: float = field(2.5e-4, "Adam's step size.")
     gamma: float = field(0.99, "Discount per step.")
-    gae_lambda: float = field(0.95, "Decay per step of the advantage estimate: 0 trusts the critic, 1 the returns.")
+    gae_lambda: float = field(
+        0.95, "Decay per step of the advantage estimate: 0 trusts the critic, 1 the returns."
+    )
     clip_coef: float = field(0.2, "How far the probability ratio may leave 1 before its gradient stops.")
-    value_clip_coef: float | None = field(None, "How far a value may leave the old one, in returns; none: no clip.")
+    value_clip_coef: float | None = field(
+        None, "How far a value may leave the old one, in returns; none: no clip."
+    )
     ent_coef: float = field(0.0, "Weight of the entropy bonus in the loss.")
     vf_coef: float = field(0.5, "Weight of the value loss in the loss.")
     max_grad_norm: float | None = field(0.5, "Norm to which gradients are scaled down; none: no limit.")
-    target_kl: float | None = field(None, "The update ends once 1.5 times this KL, in nats, is passed; none: never.")
-    normalize_advantages: bool = field(True, "Whether each minibatch's advantages get mean 0 and deviation 1.")
+    target_kl: float | None = field(
+        None, "The update ends once 1.5 times this KL, in nats, is passed; none: never."
+    )
+    normalize_advantages: bool = field(
+        True, "Whether each minibatch's advantages get mean 0 and deviation 1."
+    )
     shared_trunk: bool = field(False, "Whether actor and critic share their encoder.")
     log_std_init: float = field(0.0, "First log standard deviation of continuous actions, in model space.")
 
     @property
     def steps_per_iteration(self) -> int:
         return self.num_envs * self.num_steps
+
+    @model_validator(mode="after")
+    def _every_minibatch_has_a_row(self) -> PPOConfig:
+        if self.num_minibatches > self.steps_per_iteration:
+            raise ValueError(
+                f"num_minibatches must be at most num_envs * num_steps = {self.steps_per_iteration}"
+            )
+        return self
 
 
 class PPOTrainer(Trainer):
@@ -89,7 +106,9 @@ class PPOTrainer(Trainer):
         observations = rollout["obs"]
         terminated, truncated = rollout["terminated"], rollout["truncated"]
         if self.reward_scaler is not None:
-            scaled = self.reward_scaler(rollout["reward"].numpy(), (terminated | truncated).numpy(), now.gamma)
+            scaled = self.reward_scaler(
+                rollout["reward"].numpy(), (terminated | truncated).numpy(), now.gamma
+            )
             rollout["reward"] = torch.from_numpy(scaled)
         rollout |= gae(
             rollout["reward"],
@@ -103,7 +122,9 @@ class PPOTrainer(Trainer):
         metrics.add({"explained_variance": explained_variance(rollout["value"], rollout["return"])})
 
         # Optimise the surrogate, with K epochs and minibatches of size M ≤ T·B.
-        batch = flatten_time({name: rollout[name] for name in ("action", "log_prob", "value", "advantage", "return")})
+        batch = flatten_time(
+            {name: rollout[name] for name in ("action", "log_prob", "value", "advantage", "return")}
+        )
         batch = {name: column.to(agent.device) for name, column in batch.items()}
         batch["obs"] = agent.inputs(flatten_time(observations))
         for minibatch in minibatches(batch, now.update_epochs, config.num_minibatches):

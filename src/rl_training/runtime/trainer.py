@@ -57,5 +57,9 @@ class Trainer(Stateful):
 
 def default_threads(observation_space: spaces.Space[Any]) -> int:
     """One thread for vectors, whose layers are too small to share; all physical cores for convolutions."""
-    parts = observation_space.spaces.values() if isinstance(observation_space, spaces.Dict) else [observation_space]
+    parts = (
+        observation_space.spaces.values()
+        if isinstance(observation_space, spaces.Dict)
+        else [observation_space]
+    )
     return PHYSICAL_CORES if any(is_image(part) for part in parts) else 1

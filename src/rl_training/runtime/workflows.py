@@ -12,7 +12,7 @@ import torch
 from rl_training.config import Config, dump_config, load_config
 from rl_training.data.collector import Carry
 from rl_training.envs.spaces import ActionCodec, space_from_json
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import CheckpointError, ConfigError, StorageError
 from rl_training.registry import trainer_class
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
@@ -39,15 +39,18 @@ def train(
     threads = config.torch_threads or default_threads(trainer.observation_space)
     run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}")
     with run.lock():
-        run.write_manifest(config.model_dump(mode="json"), threads=threads)
-        # The config comes last: with it in place, a killed run can be resumed.
-        files.replace_file(run.config_path, dump_config(config).encode())
+        try:
+            run.write_manifest(config.model_dump(mode="json"), threads=threads)
+            # The config comes last: with it in place, a killed run can be resumed.
+            files.replace_file(run.config_path, dump_config(config).encode())
+        except OSError as error:
+            raise StorageError(
+                f"cannot write to {run.path}: {error.strerror}; nothing was trained yet"
+            ) from error
         return _run(Engine(trainer, config, run, display or QuietDisplay()), threads)
 
 
-def resume(
-    run_dir: str | Path, *, display: Display | None = None, trust_env: bool = False
-) -> Result:
+def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bool = False) -> Result:
     """Go on with a run from its newest good checkpoint, exactly as if it had never stopped.
 
     A run that ended is left as it is; one that was killed before its first checkpoint starts from step 0.

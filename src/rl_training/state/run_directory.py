@@ -76,7 +76,7 @@ class RunDirectory:
             path = Path(path)
             if path.exists() and not path.is_dir():
                 raise RunError(f"{path}: is not a directory")
-            if path.is_dir() and any(path.iterdir()):
+            if path.is_dir() and any(not _is_leftover(entry.name) for entry in path.iterdir()):
                 raise RunError(f"{path}: is not empty; resume it, or choose another run directory")
             files.make_directory(path)
         except OSError as error:
@@ -164,6 +164,11 @@ class RunDirectory:
                 "update rl-training to read it"
             )
         return manifest
+
+
+def _is_leftover(name: str) -> bool:
+    """Whether a start that was killed or failed before its config was written leaves such a file; it holds nothing."""
+    return name in (".lock", "manifest.json") or name.startswith(files.WRITING)
 
 
 def _numbered(root: Path, name: str) -> Path:

@@ -1,0 +1,109 @@
+"""Learning gates: the shipped configs, trained as they are shipped, must reach a known score.
+
+    python tests/learning/gates.py ppo/cartpole ppo/pendulum     prints the tables of these gates
+
+All seeds are run and all are shown, each with the score of its untrained policy beside the trained one: a greedy
+policy with random weights can be good by luck.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+SEEDS = (1, 2, 3, 4, 5)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The median over seeds, of the mean return of `episodes` greedy episodes, must reach `score`."""
+
+    config: str
+    score: float
+    episodes: int = 50
+
+
+@dataclass(frozen=True)
+class Outcome:
+    seed: int
+    untrained: float
+    trained: float
+    steps: int
+    steps_per_second: float
+
+
+GATES = {
+    gate.config: gate
+    for gate in (
+        Gate("ppo/cartpole", 475),
+        Gate("ppo/acrobot", -95),
+        Gate("ppo/pendulum", -250),
+    )
+}
+
+
+def train_and_evaluate(gate: Gate, seed: int) -> Outcome:
+    """Train one seed to the end of its config, and play 50 episodes before and after."""
+    import json
+
+    from rl_training import evaluate_checkpoint, load_config, train
+    from rl_training.registry import trainer_class
+    from rl_training.runtime.evaluation import evaluate
+    from rl_training.state.seeding import fold, seed_everything
+
+    config = load_config(gate.config, [f"seed={seed}"])
+    seed_everything(fold(seed, "init"))
+    fresh = trainer_class(config.algo)(config)
+    untrained = evaluate(fresh.agent, config, episodes=gate.episodes, seed=fold(seed, "gate"))["mean_return"]
+    fresh.close()
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(config, run_dir=Path(folder) / "run")
+        trained = evaluate_checkpoint(result.run_dir, episodes=gate.episodes, seed=1000 + seed)["mean_return"]
+        timing = json.loads((result.run_dir / "timing.jsonl").read_text().splitlines()[-1])
+    return Outcome(seed, untrained, trained, timing["step"], timing["steps_per_second"])
+
+
+def run_gate(gate: Gate, processes: int = 2) -> list[Outcome]:
+    """All seeds, two at a time."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        return pool.starmap(train_and_evaluate, [(gate, seed) for seed in SEEDS], chunksize=1)
+
+
+def median(outcomes: list[Outcome]) -> float:
+    return statistics.median(outcome.trained for outcome in outcomes)
+
+
+def table(gate: Gate, outcomes: list[Outcome]) -> str:
+    """A Markdown table of every seed, and the median against the gate."""
+    lines = [
+        f"{gate.config}: mean return of {gate.episodes} greedy episodes",
+        "",
+        "| seed | untrained | trained | steps | steps/s |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for o in outcomes:
+        lines.append(
+            f"| {o.seed} | {o.untrained:.1f} | {o.trained:.1f} | {o.steps} | {o.steps_per_second:.0f} |"
+        )
+    verdict = "passed" if median(outcomes) >= gate.score else "failed"
+    return "\n".join([*lines, "", f"median {median(outcomes):.1f}, gate {gate.score:g}: {verdict}", ""])
+
+
+def main(names: list[str]) -> int:
+    failed = 0
+    for name in names or list(GATES):
+        gate = GATES[name.split("@")[0]]
+        if "@" in name:  # a config of one's own against this gate's score: ppo/pendulum@my.yaml
+            gate = replace(gate, config=name.split("@")[1])
+        outcomes = run_gate(gate)
+        print(table(gate, outcomes), flush=True)
+        failed += median(outcomes) < gate.score
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

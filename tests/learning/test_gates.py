@@ -1,0 +1,13 @@
+"""`make learn`: every gate, every seed."""
+
+import pytest
+from learning.gates import GATES, median, run_gate, table
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("name", GATES)
+def test_gate(name):
+    outcomes = run_gate(GATES[name])
+    report = table(GATES[name], outcomes)
+    print("\n" + report)
+    assert median(outcomes) >= GATES[name].score, report

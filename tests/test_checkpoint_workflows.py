@@ -1,0 +1,191 @@
+"""Train, evaluate, load and resume, as a user does them with checkpoints."""
+
+import json
+import shutil
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from runs import small_config
+
+from rl_training import evaluate_checkpoint, load_config, load_policy, resume, train
+from rl_training.errors import CheckpointError, ConfigError, RunError
+from rl_training.runtime import workflows
+from rl_training.state import checkpoints
+
+KEYS = {"mean_return", "std_return", "min_return", "max_return", "mean_length", "episodes"}
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "cartpole"
+    train(small_config("ppo-cartpole"), run_dir=path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "pendulum"
+    train(small_config("ppo-pendulum"), run_dir=path)
+    return path
+
+
+def newest(run_dir):
+    return max((run_dir / "checkpoints").glob("step-*"))
+
+
+def test_evaluation_returns_numbers_and_is_a_function_of_its_seed(cartpole):
+    first = evaluate_checkpoint(cartpole, episodes=7, seed=1)
+    assert first.keys() == KEYS and first["episodes"] == 7
+    assert first["min_return"] <= first["mean_return"] <= first["max_return"]
+    assert first["mean_return"] == first["mean_length"]  # CartPole pays 1 a step
+    assert evaluate_checkpoint(cartpole, episodes=7, seed=1) == first
+    assert evaluate_checkpoint(cartpole, episodes=7, seed=2) != first
+    assert evaluate_checkpoint(cartpole, episodes=7, seed=1, sample=True) != first
+
+
+def test_a_run_a_checkpoint_and_the_best_can_each_be_evaluated(cartpole):
+    last = evaluate_checkpoint(cartpole, seed=1)
+    assert evaluate_checkpoint(newest(cartpole), seed=1) == last
+    assert evaluate_checkpoint(str(newest(cartpole)), seed=1) == last
+    best = evaluate_checkpoint(cartpole, seed=1, checkpoint="best")
+    assert evaluate_checkpoint(cartpole / "best", seed=1) == best
+
+
+def test_the_best_is_the_one_with_the_highest_evaluation(cartpole):
+    lines = [json.loads(line) for line in (cartpole / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [(line["eval/mean_return"], -line["step"]) for line in lines if "eval/mean_return" in line]
+    assert checkpoints.checkpoint_step(cartpole / "best") == -max(evaluations)[1]
+
+
+def test_a_checkpoint_alone_is_enough(cartpole, tmp_path):
+    """The directory of one checkpoint, copied away from its run, can be evaluated and acted with."""
+    copied = shutil.copytree(newest(cartpole), tmp_path / "elsewhere")
+    assert evaluate_checkpoint(copied, seed=1) == evaluate_checkpoint(cartpole, seed=1)
+    assert load_policy(copied).act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def play(policy, env_id, seed, episodes=3):
+    """Episodes with a loaded policy and a plain environment; the mean return."""
+    env = gym.make(env_id)
+    total = 0.0
+    for episode in range(episodes):
+        obs, _ = env.reset(seed=seed + episode)
+        over = False
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
+            total += reward
+            over = terminated or truncated
+    return total / episodes
+
+
+def test_a_loaded_policy_acts_in_the_environments_own_actions(pendulum):
+    policy = load_policy(pendulum)
+    action = policy.act(np.array([1.0, 0.0, 0.5], np.float32))
+    assert action.shape == (1,) and policy.action_space.contains(action)
+    batch = policy.act(np.zeros((5, 3), np.float32))
+    assert batch.shape == (5, 1)
+    assert -2000 < play(policy, "Pendulum-v1", 0) < 0
+
+
+def test_a_loaded_policy_sees_through_the_frozen_normaliser(pendulum):
+    policy = load_policy(pendulum)
+    before = policy.agent.normalizer.state_dict()
+    count = before["moments"]["count"]
+    assert count > 1000 and not np.allclose(before["moments"]["mean"], 0)
+    evaluate_checkpoint(pendulum, episodes=3)
+    play(policy, "Pendulum-v1", 0, episodes=1)
+    assert policy.agent.normalizer.moments.count == count
+    raw = np.array([[0.3, -0.4, 2.0]], np.float32)
+    expected = (raw - before["moments"]["mean"]) / np.sqrt(before["moments"]["variance"] + 1e-8)
+    np.testing.assert_allclose(policy.agent.inputs(raw).numpy(), expected, rtol=1e-5)
+
+
+def test_resuming_a_finished_run_changes_nothing(cartpole):
+    before = {path: path.read_bytes() for path in cartpole.rglob("*") if path.is_file()}
+    result = resume(cartpole)
+    assert result.metrics["eval/mean_return"] == pytest.approx(
+        [json.loads(x) for x in (cartpole / "metrics.jsonl").read_text().splitlines()][-1]["eval/mean_return"]
+    )
+    assert {path: path.read_bytes() for path in cartpole.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(cartpole, tmp_path):
+    run = shutil.copytree(cartpole, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    shutil.rmtree(run / "best")
+    resume(run)
+    assert (run / "metrics.jsonl").read_bytes() == (cartpole / "metrics.jsonl").read_bytes()
+    assert (newest(run) / "weights.safetensors").read_bytes() == (
+        newest(cartpole) / "weights.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "missing file", "empty"])
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before_it(damage, cartpole, tmp_path):
+    run = shutil.copytree(cartpole, tmp_path / "run")
+    victim = newest(run) / "state.safetensors"
+    data = bytearray(victim.read_bytes())
+    if damage == "torn":
+        victim.write_bytes(data[: len(data) // 2])
+    elif damage == "flipped":
+        data[-1] ^= 1
+        victim.write_bytes(data)
+    elif damage == "missing file":
+        victim.unlink()
+    else:
+        victim.write_bytes(b"")
+    warnings = []
+
+    class Listening(workflows.QuietDisplay):
+        def warning(self, text):
+            warnings.append(text)
+
+    resume(run, display=Listening())
+    assert len(warnings) == 1 and newest(run).name in warnings[0]
+    assert (run / "metrics.jsonl").read_bytes() == (cartpole / "metrics.jsonl").read_bytes()
+    for name in ("weights.safetensors", "state.safetensors", "state.json"):
+        assert (newest(run) / name).read_bytes() == (newest(cartpole) / name).read_bytes()
+
+
+def test_a_run_of_a_newer_format_is_refused(cartpole, tmp_path):
+    run = shutil.copytree(cartpole, tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"format": 99}))
+    with pytest.raises(RunError, match="newer"):
+        resume(run)
+
+
+def test_what_is_not_a_run_is_refused_in_one_line(tmp_path):
+    for call in (resume, evaluate_checkpoint, load_policy):
+        with pytest.raises((RunError, CheckpointError)) as error:
+            call(tmp_path / "nothing")
+        assert "\n" not in str(error.value)
+
+
+def test_a_module_is_imported_from_a_run_only_on_trust(tmp_path, monkeypatch):
+    module = tmp_path / "own_env.py"
+    module.write_text(
+        "import gymnasium as gym\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gym.register('Own-v0', entry_point=CartPoleEnv, max_episode_steps=50)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = small_config("ppo-cartpole", env_id="own_env:Own-v0", total_timesteps=256)
+    train(config, run_dir=tmp_path / "run")
+    for call in (resume, evaluate_checkpoint):
+        with pytest.raises(ConfigError, match="trust"):
+            call(tmp_path / "run")
+        call(tmp_path / "run", trust_env=True)
+    assert load_policy(tmp_path / "run").act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_the_stored_config_is_the_config(cartpole):
+    assert load_config(cartpole / "config.yaml") == small_config("ppo-cartpole")
+
+
+def test_the_manifest_says_what_made_the_run(cartpole):
+    manifest = json.loads((cartpole / "manifest.json").read_text())
+    assert manifest["format"] == 1 and manifest["threads"] == 1
+    assert {"python", "torch", "numpy", "gymnasium"} <= manifest["versions"].keys()
+    assert manifest["config"]["env_id"] == "CartPole-v1"

@@ -1,0 +1,266 @@
+"""The engine's promises: what it does now and then changes nothing, what is wrong stops it, and it can be stopped."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from runs import RUNS, in_child, small_config
+
+from rl_training import resume, train
+from rl_training.errors import NonFiniteError, RunError, StorageError
+from rl_training.registry import ALGORITHMS, trainer_class
+from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+from rl_training.runtime.controls import Controls
+from rl_training.runtime.display import QuietDisplay
+from rl_training.runtime.engine import Engine, Progress
+from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer, train_ppo
+from rl_training.runtime.trainer import Trainer
+from rl_training.state import checkpoints
+from rl_training.state.run_directory import RunDirectory
+from rl_training.state.seeding import fold, seed_everything
+
+
+def training_lines(run_dir):
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "policy_loss" in line]
+
+
+def weights(run_dir):
+    return (max((run_dir / "checkpoints").glob("step-*")) / "weights.safetensors").read_bytes()
+
+
+def test_every_registered_trainer_can_be_imported():
+    for name in ALGORITHMS:
+        kind = trainer_class(name)
+        assert issubclass(kind, Trainer) and kind.config_class.model_fields["algo"].default == name
+
+
+def test_evaluating_more_often_changes_nothing_in_training(tmp_path):
+    """Also not the weights, which are compared through the last training line and the agent's tensors."""
+    train(
+        small_config("ppo-cartpole", total_timesteps=1200, eval_interval=1200, eval_episodes=1),
+        run_dir=tmp_path / "seldom",
+    )
+    train(
+        small_config("ppo-cartpole", total_timesteps=1200, eval_interval=1, eval_episodes=3),
+        run_dir=tmp_path / "often",
+    )
+    assert training_lines(tmp_path / "seldom") == training_lines(tmp_path / "often")
+    assert weights(tmp_path / "seldom") == weights(tmp_path / "often")
+
+
+def test_saving_more_often_changes_nothing_in_training(tmp_path):
+    train(
+        small_config("ppo-pendulum", total_timesteps=1200, checkpoint_interval=1200),
+        run_dir=tmp_path / "seldom",
+    )
+    train(
+        small_config("ppo-pendulum", total_timesteps=1200, checkpoint_interval=1), run_dir=tmp_path / "often"
+    )
+    one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("seldom", "often"))
+    assert one == other
+    assert weights(tmp_path / "seldom") == weights(tmp_path / "often")
+    assert len(list((tmp_path / "often" / "checkpoints").iterdir())) == 2
+
+
+def flat(tree, path=""):
+    """Every leaf of a state tree with its path."""
+    if isinstance(tree, dict):
+        return [leaf for key, value in tree.items() for leaf in flat(value, f"{path}/{key}")]
+    if isinstance(tree, list | tuple):
+        return [leaf for i, value in enumerate(tree) for leaf in flat(value, f"{path}/{i}")]
+    return [(path, np.asarray(tree).tobytes())]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_everything_that_training_changes_is_restored(name):
+    """Two more iterations, then back: every leaf of the state must be what it was, and the future the same."""
+    config = small_config(name)
+    seed_everything(1)
+    trainer = trainer_class(config.algo)(config)
+    knobs = Controls.of(config).at(0)
+
+    def iterate(number):
+        seed_everything(fold(7, number))
+        return trainer.iterate(knobs).means()
+
+    iterate(0)
+    before = {"agent": trainer.agent.state_dict(), "trainer": trainer.state_dict()}
+    future = [iterate(1), iterate(2)]
+    changed = dict(flat({"agent": trainer.agent.state_dict(), "trainer": trainer.state_dict()}))
+    assert sum(changed[path] != leaf for path, leaf in flat(before) if path in changed) > 10
+    trainer.agent.load_state_dict(before["agent"])
+    trainer.load_state_dict(before["trainer"])
+    assert flat({"agent": trainer.agent.state_dict(), "trainer": trainer.state_dict()}) == flat(before)
+    assert [iterate(1), iterate(2)] == future
+
+
+def test_cadences_count_steps():
+    progress = Progress()
+    due = []
+    for steps in range(130, 1300, 130):
+        progress.steps = steps
+        if progress.due("log", 500, 1170):
+            due.append(steps)
+    assert due == [520, 1040, 1170]  # the first iterations past 500 and 1000, and the end
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "tensor", "step"),
+    [
+        # Step 40 of the episode in both environments; the first of them is named.
+        (dict(where="reward", bad_step=40), "reward", 80),
+        (dict(where="obs", bad_step=40), "obs", 80),
+        (dict(where="reward", bad_step=70), "reward", 140),
+    ],
+)
+def test_a_nan_from_an_environment_stops_the_run_and_names_its_place(kwargs, tensor, step, tmp_path):
+    config = PPOConfig(
+        env_id="probe/NotANumber-v0",
+        env_kwargs=kwargs,
+        num_envs=2,
+        num_steps=32,
+        total_timesteps=2000,
+        checkpoint_interval=1,
+        eval_interval=2000,
+    )
+    with pytest.raises(NonFiniteError) as caught:
+        train_ppo(config, run_dir=tmp_path / "run")
+    error = caught.value
+    assert (error.tensor, error.env_index, error.step) == (tensor, 0, step)
+    saved = checkpoints.newest_good_checkpoint(tmp_path / "run" / "checkpoints")
+    assert saved is not None and saved[1]["progress"]["steps"] == step // 64 * 64
+
+
+@pytest.mark.parametrize("poison", ["loss", "gradient"])
+def test_a_nan_in_the_update_stops_before_the_weights_are_touched(poison, tmp_path, monkeypatch):
+    config = small_config("ppo-cartpole")
+    trainer = PPOTrainer(config)
+    real = ActorCriticPolicy.evaluate
+
+    def poisoned(agent, inputs, action):
+        log_prob, entropy, value = real(agent, inputs, action)
+        if poison == "loss":
+            return log_prob, entropy, value * float("nan")
+        # sqrt has an infinite slope at 0: the loss stays finite, its gradient does not.
+        return log_prob + (value - value.detach()).abs().sqrt(), entropy, value
+
+    monkeypatch.setattr(ActorCriticPolicy, "evaluate", poisoned)
+    before = trainer.agent.state_dict()
+    with pytest.raises(NonFiniteError, match=poison):
+        trainer.iterate(Controls.of(config).at(0))
+    assert flat(before) == flat(trainer.agent.state_dict())
+
+
+def test_a_full_disk_at_any_write_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
+    """ENOSPC at the n-th call that writes, for every n until a run needs no more: each time the run says so,
+    and resumes to the same end."""
+    tiny = dict(
+        total_timesteps=96, num_envs=2, num_steps=16, update_epochs=1, hidden_sizes=[4], eval_episodes=1
+    )
+    config = small_config("ppo-cartpole", **tiny, log_interval=32, checkpoint_interval=32, eval_interval=64)
+    train(config, run_dir=tmp_path / "whole")
+    expected = (tmp_path / "whole" / "metrics.jsonl").read_bytes(), weights(tmp_path / "whole")
+    real = {name: getattr(os, name) for name in ("write", "fsync", "rename", "replace", "mkdir")}
+    number, failures = 0, 0
+    while True:
+        number += 1
+        count = 0
+
+        def failing(name, at=number):
+            def call(*args, **kwargs):
+                nonlocal count
+                count += 1
+                if count == at:
+                    raise OSError(28, "No space left on device")
+                return real[name](*args, **kwargs)
+
+            return call
+
+        for name in real:
+            monkeypatch.setattr(os, name, failing(name))
+        run_dir = tmp_path / str(number)
+        try:
+            train(config, run_dir=run_dir)
+        except (StorageError, RunError) as error:
+            failures += 1
+            assert "No space left" in str(error)
+        finally:
+            for name in real:
+                monkeypatch.setattr(os, name, real[name])
+        if count < number:
+            break
+        if (run_dir / "config.yaml").exists():
+            resume(run_dir)
+        else:
+            train(config, run_dir=run_dir)  # what a failed start leaves behind is in nobody's way
+        assert ((run_dir / "metrics.jsonl").read_bytes(), weights(run_dir)) == expected
+    assert failures > 20
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_saves_and_the_resumed_run_is_the_same(number, name, tmp_path):
+    config = small_config("ppo-cartpole", checkpoint_interval=3000)
+    train(config, run_dir=tmp_path / "whole")
+
+    def interrupted():
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), number))
+        result = train(config, run_dir=tmp_path / "stopped")
+        assert result.interrupted == number and result.checkpoint_path.exists()
+
+    assert in_child(interrupted) == 0
+    assert resume(tmp_path / "stopped").interrupted is None
+    assert (tmp_path / "stopped/metrics.jsonl").read_bytes() == (
+        tmp_path / "whole/metrics.jsonl"
+    ).read_bytes()
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+
+
+def test_a_second_signal_stops_at_once(tmp_path):
+    config = small_config("ppo-cartpole", num_steps=10_000, total_timesteps=10**7)
+
+    def impatient():
+        def twice(*_):
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+        signal.signal(signal.SIGALRM, twice)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        train(config, run_dir=tmp_path / "run")
+
+    began = time.monotonic()
+    assert in_child(impatient) is None  # ended by the signal, in the middle of its first long iteration
+    assert time.monotonic() - began < 10
+
+
+def test_two_processes_cannot_train_in_one_directory(tmp_path):
+    train(small_config("ppo-cartpole", total_timesteps=128), run_dir=tmp_path / "run")
+    with RunDirectory.open(tmp_path / "run").lock():
+
+        def second():
+            with pytest.raises(RunError, match="another process"):
+                resume(tmp_path / "run")
+
+        assert in_child(second) == 0
+
+
+def test_timing_is_apart_from_the_metrics(tmp_path):
+    train(small_config("ppo-cartpole"), run_dir=tmp_path / "run")
+    timing = [json.loads(line) for line in (tmp_path / "run" / "timing.jsonl").read_text().splitlines()]
+    assert all(line.keys() >= {"step", "wall_seconds", "steps_per_second"} for line in timing)
+    assert "wall_seconds" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_the_learning_rate_moves_the_weights(tmp_path):
+    """A knob that is resolved and logged but never used would pass the other tests."""
+    config = small_config("ppo-cartpole", learning_rate=0.0, learning_rate_schedule=None)
+    run = RunDirectory.create(tmp_path / "run", "run")
+    trainer = PPOTrainer(config)
+    before = flat(trainer.agent.state_dict())
+    Engine(trainer, config, run, QuietDisplay()).train()
+    assert flat(trainer.agent.state_dict()) == before

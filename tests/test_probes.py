@@ -1,0 +1,78 @@
+"""PPO on environments whose right answers are known."""
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training.runtime.controls import Controls
+from rl_training.runtime.evaluation import evaluate
+from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer
+from rl_training.state.seeding import seed_everything
+
+
+def trained(env_id, iterations=40, **changes):
+    settings = dict(
+        num_envs=8, num_steps=16, learning_rate=3e-3, hidden_sizes=[32], gamma=0.9, total_timesteps=10**6
+    )
+    config = PPOConfig(env_id=f"probe/{env_id}-v0", **settings | changes)
+    seed_everything(1)
+    trainer = PPOTrainer(config)
+    knobs = Controls.of(config)
+    for i in range(iterations):
+        trainer.iterate(knobs.at(i * config.steps_per_iteration))
+    return trainer
+
+
+def values(trainer, *observations):
+    return trainer.agent.value(np.array(observations, np.float32).reshape(len(observations), -1), ())
+
+
+def test_a_constant_reward_is_its_own_value():
+    np.testing.assert_allclose(values(trained("ConstantReward"), 0.0), [1.0], atol=0.05)
+
+
+def test_the_value_follows_the_observation():
+    np.testing.assert_allclose(values(trained("RewardByObservation"), -1.0, 1.0), [-1, 1], atol=0.1)
+
+
+def test_a_delayed_reward_is_discounted():
+    np.testing.assert_allclose(values(trained("DelayedReward"), 0.0, 1.0), [0.9, 1.0], atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "best"), [("RewardByAction", 1.0), ("RewardByBoth", 1.0), ("TwoChoices", 2.0), ("Coins", 3.0)]
+)
+def test_the_best_action_is_found(env_id, best):
+    trainer = trained(env_id)
+    result = evaluate(trainer.agent, trainer.config, episodes=30, seed=5)
+    assert result["mean_return"] == best
+    sampled = evaluate(trainer.agent, trainer.config, episodes=200, seed=5, sample=True)
+    assert sampled["mean_return"] > 0.9 * best
+
+
+def test_a_continuous_action_reaches_its_target_inside_asymmetric_bounds():
+    trainer = trained("Target", iterations=120)
+    assert evaluate(trainer.agent, trainer.config, episodes=10, seed=5)["mean_return"] > -0.02
+
+
+def test_a_picture_in_a_dict_is_seen():
+    trainer = trained("DictAndPicture", iterations=25, shared_trunk=True, normalize_observations=True)
+    assert evaluate(trainer.agent, trainer.config, episodes=50, seed=5)["mean_return"] > 0.95
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_the_ratio_is_one_before_the_first_step(env_id):
+    """Acting and learning must see the same observations through the same network, or the ratio leaves 1."""
+    config = PPOConfig(
+        env_id=env_id, normalize_observations=True, normalize_rewards=True, total_timesteps=10**6
+    )
+    trainer = PPOTrainer(config)
+    knobs = Controls.of(config)
+    for i in range(3):  # the statistics have moved by then
+        trainer.iterate(knobs.at(512 * i))
+    rollout = trainer.collector.collect(trainer.agent, 64)
+    with torch.no_grad():
+        inputs = trainer.agent.inputs(rollout["obs"].flatten(0, 1))
+        log_prob, _, value = trainer.agent.evaluate(inputs, rollout["action"].flatten(0, 1))
+    assert ((log_prob - rollout["log_prob"].flatten()).exp() - 1).abs().max() < 1e-5
+    torch.testing.assert_close(value, rollout["value"].flatten(), atol=1e-5, rtol=1e-5)

@@ -1,0 +1,121 @@
+"""PPO end to end, short: schedules arrive in the metrics exactly, and every kind of environment trains."""
+
+import json
+
+import pytest
+
+from rl_training import load_config
+from rl_training.runtime.controls import (
+    resolve,
+    resolve_clip_coefficient,
+    resolve_entropy_coefficient,
+)
+from rl_training.runtime.ppo_trainer import PPOConfig, train_ppo
+
+TINY = dict(
+    env_id="CartPole-v1", total_timesteps=600, num_envs=2, num_steps=64, eval_episodes=2, hidden_sizes=[8]
+)
+
+
+def read_lines(result):
+    return [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_ent_coef_schedule_is_applied_and_logged(tmp_path):
+    config = PPOConfig(**TINY, ent_coef_schedule={"type": "linear", "start": 0.1, "end": 0.02})
+    result = train_ppo(config, run_dir=tmp_path / "run")
+    assert result.metrics["ent_coef"] == 0.02  # 640 steps were taken: the schedule is over
+    lines = [line for line in read_lines(result) if "ent_coef" in line]
+    assert [line["step"] for line in lines] == [128, 256, 384, 512, 640]
+    for line in lines:
+        assert line["ent_coef"] == resolve_entropy_coefficient(config, step=line["step"])
+    assert lines[0]["ent_coef"] == pytest.approx(0.1 - 0.08 * 128 / 600)
+
+
+def test_clip_coef_schedule_is_applied_and_logged(tmp_path):
+    config = PPOConfig(**TINY, clip_coef_schedule={"type": "linear", "start": 0.3, "end": 0.1})
+    result = train_ppo(config, run_dir=tmp_path / "run")
+    assert result.metrics["clip_coef"] == 0.1
+    for line in read_lines(result):
+        if "clip_coef" in line:
+            assert line["clip_coef"] == resolve_clip_coefficient(config, step=line["step"])
+
+
+@pytest.mark.parametrize("spelling", ["clip_coef", "clip_range"])
+def test_aliases_come_out_under_the_canonical_name(spelling, tmp_path):
+    changes = {f"{spelling}_schedule": "cosine", spelling: 0.25, f"{spelling}_warmup_steps": 300}
+    config = load_config(TINY | changes | {"algo": "ppo", "total_timesteps": 256})
+    result = train_ppo(config, run_dir=tmp_path / "run")
+    assert result.metrics["clip_coef"] == resolve_clip_coefficient(
+        changes | {"total_timesteps": 256}, step=256
+    )
+    assert "clip_range" not in result.metrics
+
+
+def test_every_knob_is_in_every_training_line(tmp_path):
+    config = PPOConfig(**TINY, target_kl=0.5, value_clip_coef=0.2, gamma_schedule=[[0, 0.9], [600, 0.99]])
+    result = train_ppo(config, run_dir=tmp_path / "run")
+    knobs = [
+        "learning_rate",
+        "ent_coef",
+        "clip_coef",
+        "value_clip_coef",
+        "vf_coef",
+        "max_grad_norm",
+        "target_kl",
+    ]
+    knobs += ["gamma", "gae_lambda", "update_epochs"]
+    for line in read_lines(result):
+        if "policy_loss" in line:
+            assert {name: line[name] for name in knobs} == {
+                name: resolve(name, config, step=line["step"]) for name in knobs
+            }
+    assert result.metrics["gamma"] == 0.99
+
+
+def test_the_clip_coefficient_really_acts(tmp_path):
+    """With a clip range of 0 almost every ratio that moved is clipped; with a huge one, none is."""
+    fractions = [
+        train_ppo(
+            PPOConfig(**TINY, clip_coef=clip, learning_rate=1e-2), run_dir=tmp_path / str(clip)
+        ).metrics["clip_fraction"]
+        for clip in (0.0, 100.0)
+    ]
+    assert fractions[0] > 0.5 and fractions[1] == 0
+
+
+def test_the_result_says_where_everything_lies(tmp_path):
+    result = train_ppo(PPOConfig(**TINY), run_dir=tmp_path / "run")
+    assert result.run_dir == tmp_path / "run"
+    assert sorted(path.name for path in result.checkpoint_path.iterdir()) == [
+        "state.json",
+        "state.safetensors",
+        "weights.safetensors",
+    ]
+    assert result.checkpoint_path.name == "step-000000000640"
+    for name in ("config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl", "best"):
+        assert (result.run_dir / name).exists()
+    expected = {"episode_return", "episode_length", "policy_loss", "value_loss", "entropy", "approx_kl"}
+    expected |= {"clip_fraction", "explained_variance", "grad_norm", "eval/mean_return", "learning_rate"}
+    assert expected <= result.metrics.keys()
+    assert all(isinstance(value, int | float) for value in result.metrics.values())
+
+
+@pytest.mark.parametrize(
+    ("env_id", "changes"),
+    [
+        ("Pendulum-v1", dict(normalize_observations=True, normalize_rewards=True)),
+        ("probe/TwoChoices-v0", {}),
+        ("probe/Coins-v0", {}),
+        ("probe/DictAndPicture-v0", dict(shared_trunk=True, normalize_observations=True)),
+        ("FrozenLake-v1", {}),
+        ("CartPole-v1", dict(vectorization="async")),
+        ("CartPole-v1", dict(tensorboard=True)),
+    ],
+)
+def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
+    config = PPOConfig(**TINY | dict(env_id=env_id, total_timesteps=256, max_episode_steps=50) | changes)
+    result = train_ppo(config, run_dir=tmp_path / "run")
+    assert result.metrics["episodes"] > 0
+    if changes.get("tensorboard"):
+        assert list((tmp_path / "run" / "tensorboard").glob("events*"))
