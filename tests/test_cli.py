@@ -149,12 +149,15 @@ class TupleObservations(TextActions):
     action_space = spaces.Discrete(2)
 
 
+ODD_ENVIRONMENTS: tuple[Any, ...] = (TextActions, TupleObservations)
+
+
 @pytest.fixture
 def odd_environments() -> Iterator[None]:
-    for env_class in (TextActions, TupleObservations):
+    for env_class in ODD_ENVIRONMENTS:
         gym.register(f"{env_class.__name__}-v0", entry_point=env_class)
     yield
-    for env_class in (TextActions, TupleObservations):
+    for env_class in ODD_ENVIRONMENTS:
         del gym.registry[f"{env_class.__name__}-v0"]
 
 
