@@ -20,9 +20,13 @@ def flatten_time(batch: Batch) -> Batch:
 def minibatches(batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Batch]:
     """[N, ...] cut into shuffled minibatches, `epochs` times over.
 
-    Each epoch covers every row once; the sizes differ by at most 1.
+    Each epoch covers every row once; the sizes differ by at most 1. An epoch is shuffled as a whole, so that
+    its minibatches are views.
     """
-    action = batch["action"]
+    rows = len(batch["action"])
+    ends = [rows * (i + 1) // num_minibatches for i in range(num_minibatches)]
     for _ in range(epochs):
-        for rows in torch.randperm(len(action)).to(action.device).tensor_split(num_minibatches):
-            yield tree_map(lambda column, rows=rows: column[rows], batch)
+        order = torch.randperm(rows, device=batch["action"].device)
+        shuffled = tree_map(lambda column, order=order: column[order], batch)
+        for start, end in zip([0, *ends], ends, strict=False):
+            yield tree_map(lambda column, start=start, end=end: column[start:end], shuffled)

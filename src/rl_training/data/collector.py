@@ -58,13 +58,13 @@ class Collector(Stateful):
             acted, self.carry = policy.act(obs, self.carry, explore=True)
             step = environments.step(acted["action"])
             self._store(t, num_steps, obs, acted, step)
+            if not step.ended:
+                continue
             if step.truncated.any():
                 lanes = np.flatnonzero(step.truncated)
                 final = tree_map(lambda column, lanes=lanes: column[lanes], step.next_obs)
                 cut.append((t, lanes, final, tuple(part[lanes] for part in self.carry)))
-            self.carry = fresh_where_done(
-                policy, self.carry, torch.from_numpy(step.terminated | step.truncated)
-            )
+            self.carry = fresh_where_ended(policy, self.carry, step.ended)
         rollout = {key: tree_map(torch.from_numpy, column) for key, column in self.columns.items()}
         check_finite(self.columns, environments.count)
         if "value" in rollout:
@@ -75,13 +75,18 @@ class Collector(Stateful):
         row = {
             "obs": obs,
             **acted,
-            "reward": step.reward.astype(np.float32),
+            "reward": step.reward,
             "terminated": step.terminated,
             "truncated": step.truncated,
         }
         if len(self.columns.get("reward", ())) != num_steps:
             self.columns = tree_map(lambda part: np.empty((num_steps, *part.shape), part.dtype), row)
-        put_rows(self.columns, row, t)
+            self.columns["reward"] = np.empty((num_steps, *step.reward.shape), np.float32)
+        for name, value in row.items():
+            if isinstance(value, dict):
+                put_rows(self.columns[name], value, t)
+            else:
+                self.columns[name][t] = value
 
     def _next_value(self, policy: Policy, cut: list[tuple[int, np.ndarray, Any, Carry]]) -> np.ndarray:
         """V(s'ₜ): the next row's value, the last observation's in the last row, the final one's at a time limit."""
@@ -94,12 +99,14 @@ class Collector(Stateful):
         return next_value
 
 
-def fresh_where_done(policy: Policy, carry: Carry, done: Tensor) -> Carry:
-    """A new episode begins with a fresh carry; `done` [B]."""
-    if not carry or not done.any():
+def fresh_where_ended(policy: Policy, carry: Carry, ended: list[int]) -> Carry:
+    """A new episode begins with a fresh carry."""
+    if not carry or not ended:
         return carry
-    pairs = zip(policy.initial(len(done)), carry, strict=True)
-    return tuple(torch.where(done.view(-1, *[1] * (old.dim() - 1)), new, old) for new, old in pairs)
+    parts = tuple(part.clone() for part in carry)
+    for part, new in zip(parts, policy.initial(len(ended)), strict=True):
+        part[ended] = new
+    return parts
 
 
 def check_finite(columns: Batch, count: int) -> None:

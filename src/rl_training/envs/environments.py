@@ -26,6 +26,7 @@ class Step(NamedTuple):
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    ended: list[int]  # the lanes whose episode is over
 
 
 class Environments(Stateful):
@@ -58,10 +59,10 @@ class Environments(Stateful):
         self.returns += reward
         self.lengths += 1
         self.obs = next_obs
-        done = terminated | truncated
-        if done.any():
-            self._begin_episodes(np.flatnonzero(done).tolist())
-        return Step(next_obs, reward, terminated, truncated)
+        ended = (terminated | truncated).nonzero()[0].tolist()
+        if ended:
+            self._begin_episodes(ended)
+        return Step(next_obs, reward, terminated, truncated, ended)
 
     def take_finished(self) -> list[tuple[int, float, int]]:
         """The episodes that ended since this was last asked, as (lane, return, length)."""

@@ -13,7 +13,9 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.trees import put_rows, tree_map
 
@@ -42,35 +44,53 @@ class Lanes(Protocol):
 
 
 class LocalLanes:
-    """Environments stepped one after the other in this process: the fastest way for cheap ones."""
+    """Environments stepped one after the other in this process: the fastest way for cheap ones.
+
+    Gymnasium's outer wrappers cost as much as a step of CartPole. Those that only count steps or check the
+    order of calls are taken off, and the time limit is kept here.
+    """
 
     def __init__(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
-        self.envs = list(envs)
+        self.observation_space = envs[0].observation_space
+        self.action_space = envs[0].action_space
+        self.has_time_limit = _has_time_limit(envs[0].spec)
+        bare = [_without_wrappers(env) for env in envs]
+        self.envs = [env for env, _ in bare]
+        self.time_limit = bare[0][1]
         self.count = len(self.envs)
-        self.observation_space = self.envs[0].observation_space
-        self.action_space = self.envs[0].action_space
-        self.has_time_limit = _has_time_limit(self.envs[0])
+        self.age = [0] * self.count  # steps into each lane's episode
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
-        rows = [self.envs[lane].reset(seed=seed)[0] for lane, seed in zip(lanes, seeds, strict=True)]
+        rows = []
+        for lane, seed in zip(lanes, seeds, strict=True):
+            rows.append(self.envs[lane].reset(seed=seed)[0])
+            self.age[lane] = 0
         return self._stack(rows)
 
     def step(self, actions: np.ndarray) -> Stepped:
-        results = [env.step(action) for env, action in zip(self.envs, self._rows(actions), strict=True)]
-        obs, reward, terminated, truncated, _ = zip(*results, strict=True)
+        rows, rewards, ended, cut = [], [], [], []
+        # Discrete environments index with their action, and a Python int does that fastest.
+        for lane, action in enumerate(actions.tolist() if actions.ndim == 1 else actions):
+            obs, reward, terminated, truncated, _ = self.envs[lane].step(action)
+            self.age[lane] += 1
+            rows.append(obs)
+            rewards.append(reward)
+            ended.append(terminated)
+            cut.append(truncated or self.age[lane] == self.time_limit)
         return (
-            self._stack(obs),
-            np.array(reward, np.float64),
-            np.array(terminated, np.bool_),
-            np.array(truncated, np.bool_),
+            self._stack(rows),
+            np.array(rewards, np.float64),
+            np.array(ended, np.bool_),
+            np.array(cut, np.bool_),
         )
 
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
         rows = []
-        for env, seed, episode in zip(self.envs, seeds, actions, strict=True):
+        for lane, (env, seed, episode) in enumerate(zip(self.envs, seeds, actions, strict=True)):
             obs, _ = env.reset(seed=seed)
-            for action in self._rows(episode):
+            for action in episode.tolist() if episode.ndim == 1 else episode:
                 obs = env.step(action)[0]
+            self.age[lane] = len(episode)
             rows.append(obs)
         return self._stack(rows)
 
@@ -78,12 +98,22 @@ class LocalLanes:
         for env in self.envs:
             env.close()
 
-    def _rows(self, actions: np.ndarray) -> Any:
-        # Discrete environments index with their action, and a Python int does that fastest.
-        return actions.tolist() if actions.ndim == 1 else actions
-
     def _stack(self, rows: Sequence[Any]) -> Observation:
         return _stack(self.observation_space, rows)
+
+
+def _without_wrappers(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int | None]:
+    """What is inside the wrappers that `gym.make` adds by itself, and the time limit they held."""
+    limit = None
+    while isinstance(env, TimeLimit | OrderEnforcing | PassiveEnvChecker):
+        if isinstance(env, TimeLimit):
+            limit = min(limit or env._max_episode_steps, env._max_episode_steps)
+        env = env.env
+    return env, limit
+
+
+def _has_time_limit(spec: EnvSpec | None) -> bool:
+    return spec is None or spec.max_episode_steps is not None
 
 
 class VectorLanes:
@@ -96,7 +126,7 @@ class VectorLanes:
         self.action_space = envs.single_action_space
         self.mode = AutoresetMode(envs.metadata["autoreset_mode"])
         spec = envs.spec or getattr(getattr(envs, "envs", [None])[0], "spec", None)
-        self.has_time_limit = spec is None or spec.max_episode_steps is not None
+        self.has_time_limit = _has_time_limit(spec)
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
         mask = np.zeros(self.count, np.bool_)
@@ -140,10 +170,6 @@ class VectorLanes:
 
     def close(self) -> None:
         self.envs.close()
-
-
-def _has_time_limit(env: gym.Env[Any, Any]) -> bool:
-    return env.spec is None or env.spec.max_episode_steps is not None
 
 
 def _stack(space: spaces.Space[Any], rows: Sequence[Any]) -> Observation:

@@ -66,6 +66,8 @@ class ActionCodec:
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
         """Model-space actions [B] or [B, D] as environment actions [B, *space.shape]."""
+        if isinstance(self.space, spaces.Discrete) and not self.start:
+            return actions
         if not isinstance(self.space, spaces.Box):
             return (actions + self.start).astype(self.space.dtype)
         clipped = np.where(self.bounded, np.clip(actions, -1.0, 1.0), actions)

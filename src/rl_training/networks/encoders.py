@@ -45,7 +45,7 @@ def is_image(space: spaces.Space[Any]) -> bool:
 
 def make_encoder(
     space: spaces.Space[Any], hidden_sizes: Sequence[int], activation: str
-) -> tuple[nn.Module, int]:
+) -> tuple[nn.Sequential, int]:
     """The encoder of an observation space, and how many features it gives.
 
     Vectors go through `hidden_sizes` dense layers; an image goes through a CNN first; the parts of a Dict

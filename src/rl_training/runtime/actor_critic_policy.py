@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_training.data.collector import Carry
 from rl_training.data.normalization import ObservationNormalizer
+from rl_training.networks.acting import SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.state.stateful import Stateful
 from rl_training.trees import tree_map
@@ -19,7 +20,7 @@ from rl_training.trees import tree_map
 class ActorCriticPolicy(Stateful):
     """Feed-forward, so it carries nothing from step to step."""
 
-    transient = ("family", "device")
+    transient = ("family", "device", "small")
 
     def __init__(
         self,
@@ -34,12 +35,15 @@ class ActorCriticPolicy(Stateful):
         self.device = torch.device(device)
         self.network = ActorCritic(observation_space, self.family, **network).to(self.device)
         self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
+        self.small = SmallActorCritic.of(self.network, self.family)
 
     def initial(self, count: int) -> Carry:
         return ()
 
     @torch.no_grad()
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+        if self.small is not None and self.small.fits(len(obs)):
+            return self.small.act(obs if self.normalizer is None else self.normalizer(obs), explore), carry
         parameters, value = self.network(self.inputs(obs))
         action = self.family.sample(parameters) if explore else self.family.mode(parameters)
         log_prob = self.family.log_prob(parameters, action)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from rl_training.config import Config
-from rl_training.data.collector import Policy, fresh_where_done
+from rl_training.data.collector import Policy, fresh_where_ended
 from rl_training.envs.making import make_environments
 from rl_training.state.seeding import fold, seed_everything
 
@@ -31,7 +30,7 @@ def evaluate(
         while share.any():
             acted, carry = policy.act(environments.obs, carry, explore=sample)
             step = environments.step(acted["action"])
-            carry = fresh_where_done(policy, carry, torch.from_numpy(step.terminated | step.truncated))
+            carry = fresh_where_ended(policy, carry, step.ended)
             for lane, returned, length in environments.take_finished():
                 if share[lane]:
                     share[lane] -= 1

@@ -12,7 +12,7 @@ import torch
 from rl_training.config import Config, dump_config, load_config
 from rl_training.data.collector import Carry
 from rl_training.envs.spaces import ActionCodec, space_from_json
-from rl_training.errors import CheckpointError, ConfigError, StorageError
+from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError
 from rl_training.registry import trainer_class
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
@@ -39,6 +39,8 @@ def train(
     threads = config.torch_threads or default_threads(trainer.observation_space)
     run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}")
     with run.lock():
+        if run.config_path.exists():  # another process was given the same directory, and was faster
+            raise RunError(f"{run.path}: is not empty; resume it, or choose another run directory")
         try:
             run.write_manifest(config.model_dump(mode="json"), threads=threads)
             # The config comes last: with it in place, a killed run can be resumed.

@@ -1,0 +1,147 @@
+"""Acting with small networks, without torch.
+
+For a few observations and layers of some dozen units, torch's cost per operation is many times that of the
+arithmetic: two networks of 64 units take 180 µs in torch and 20 µs here. The weights are the torch parameters
+themselves, seen as arrays; nothing is copied and nothing can be out of date.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from torch import nn
+
+from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, Family
+from rl_training.networks.actor_critic import ActorCritic
+from rl_training.networks.encoders import Flat
+
+# Above this many multiplications per step torch's matrix products win.
+MOST_MULTIPLICATIONS = 300_000
+ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2}
+# What lets the compiler sum in vector registers; NaN and infinity keep their meaning.
+FAST = {"reassoc", "contract", "arcp", "nsz"}
+
+Layers = tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
+
+
+class SmallActorCritic:
+    """The forward pass and the sampling of an `ActorCritic` of dense layers on the CPU."""
+
+    def __init__(self, network: ActorCritic, family: Family) -> None:
+        self.network, self.family = network, family
+        self._look_again()
+
+    @classmethod
+    def of(cls, network: ActorCritic, family: Family) -> SmallActorCritic | None:
+        """For networks that are dense throughout, with actions of one choice or Gaussian; None for all others."""
+        inputs, hidden = network.actor_encoder
+        assert isinstance(hidden, nn.Sequential)
+        dense = isinstance(inputs, Flat) and len(hidden) > 0 and type(hidden[1]) in ACTIVATIONS
+        on_cpu = next(network.parameters()).device.type == "cpu"
+        if not (dense and on_cpu and isinstance(family, Categorical | DiagonalGaussian)):
+            return None
+        return cls(network, family)
+
+    def fits(self, count: int) -> bool:
+        """Whether a batch of this many observations is small enough to be faster here."""
+        return count * self.multiplications <= MOST_MULTIPLICATIONS
+
+    def _look_again(self) -> None:
+        network = self.network
+        critic = network.actor_encoder if network.critic_encoder is None else network.critic_encoder
+        self.activation = _activation(network.actor_encoder)
+        self.actor = _layers(network.actor_encoder, network.actor_head.output)
+        self.critic = _layers(critic, network.critic_head)
+        self.log_std = None if network.actor_head.log_std is None else _view(network.actor_head.log_std)
+        self.multiplications = sum(weight.size for weight in (*self.actor[0], *self.critic[0]))
+        self.first = next(network.parameters())
+        self.seen_at = self.first.data_ptr()
+
+    def act(self, obs: np.ndarray, explore: bool) -> dict[str, np.ndarray]:
+        """Observations [B, ...] → `action`, `log_prob` and `value` [B, ...]."""
+        if self.first.data_ptr() != self.seen_at:
+            self._look_again()  # an optimizer has moved the parameters into one vector
+        rows = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
+        output = _forward(rows, *self.actor, self.activation)
+        value = _forward(rows, *self.critic, self.activation)[:, 0]
+        noise: np.ndarray
+        if self.log_std is None:
+            noise = np.random.standard_exponential(output.shape) if explore else np.ones(output.shape)
+            action, log_prob = _sample_categorical(output, noise)
+        else:
+            noise = np.random.standard_normal(output.shape) if explore else np.zeros(output.shape)
+            action, log_prob = _sample_gaussian(output, self.log_std, noise)
+        return {"action": action, "log_prob": log_prob, "value": value}
+
+
+def _view(parameter: Any) -> np.ndarray:
+    return parameter.detach().numpy()
+
+
+def _activation(encoder: nn.Module) -> int:
+    return next(ACTIVATIONS[type(layer)] for layer in encoder.modules() if type(layer) in ACTIVATIONS)
+
+
+def _layers(encoder: nn.Module, head: Any) -> Layers:
+    dense = [layer for layer in encoder.modules() if isinstance(layer, nn.Linear)] + [head]
+    return tuple(_view(layer.weight) for layer in dense), tuple(_view(layer.bias) for layer in dense)
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _dense(rows, weight, bias, activation):  # type: ignore[no-untyped-def]
+    """f(x Wᵀ + b): [B, n] → [B, m]."""
+    out = np.empty((rows.shape[0], weight.shape[0]), np.float32)
+    for i in range(rows.shape[0]):
+        for j in range(weight.shape[0]):
+            total = np.float32(0.0)
+            for k in range(weight.shape[1]):
+                total += rows[i, k] * weight[j, k]
+            total += bias[j]
+            if activation == 1:
+                total = np.float32(math.tanh(total))
+            elif activation == 2 and total < 0:
+                total = np.float32(0.0)
+            out[i, j] = total
+    return out
+
+
+@numba.njit(cache=True)
+def _forward(rows, weights, biases, activation):  # type: ignore[no-untyped-def]
+    for i in range(len(weights) - 1):
+        rows = _dense(rows, weights[i], biases[i], activation)
+    return _dense(rows, weights[-1], biases[-1], 0)
+
+
+@numba.njit(cache=True)
+def _sample_categorical(logits, noise):  # type: ignore[no-untyped-def]
+    """argmaxᵢ (logitᵢ - log Eᵢ), and its log-probability; E = 1 gives the mode."""
+    action = np.empty(logits.shape[0], np.int64)
+    log_prob = np.empty(logits.shape[0], np.float32)
+    for i in range(logits.shape[0]):
+        best, highest, top = 0, -np.inf, logits[i].max()
+        total = 0.0
+        for j in range(logits.shape[1]):
+            total += math.exp(logits[i, j] - top)
+            score = logits[i, j] - math.log(noise[i, j])
+            if score > highest:
+                best, highest = j, score
+        action[i] = best
+        log_prob[i] = logits[i, best] - top - math.log(total)
+    return action, log_prob
+
+
+@numba.njit(cache=True)
+def _sample_gaussian(mean, log_std, noise):  # type: ignore[no-untyped-def]
+    """μ + σ ε, and its log-probability; ε = 0 gives the mode."""
+    action = np.empty(mean.shape, np.float32)
+    log_prob = np.empty(mean.shape[0], np.float32)
+    for i in range(mean.shape[0]):
+        total = 0.0
+        for j in range(mean.shape[1]):
+            action[i, j] = mean[i, j] + math.exp(log_std[j]) * noise[i, j]
+            total -= 0.5 * noise[i, j] ** 2 + log_std[j] + 0.5 * math.log(2 * math.pi)
+        log_prob[i] = total
+    return action, log_prob
