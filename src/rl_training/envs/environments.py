@@ -26,7 +26,7 @@ class Step(NamedTuple):
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    ended: list[int]  # the lanes whose episode is over
+    ended: list[int]  # the lanes in which learning sees an end
 
 
 class Environments(Stateful):
@@ -54,15 +54,17 @@ class Environments(Stateful):
 
     def step(self, actions: np.ndarray) -> Step:
         """Take one model-space action [B, ...] in every lane; ended episodes are followed by new ones in `obs`."""
-        next_obs, reward, terminated, truncated = self.lanes.step(self.codec.to_env(actions))
+        stepped = self.lanes.step(self.codec.to_env(actions))
         self.history.append(actions.copy())
-        self.returns += reward
+        self.returns += stepped.score
         self.lengths += 1
-        self.obs = next_obs
-        ended = (terminated | truncated).nonzero()[0].tolist()
+        self.obs = stepped.obs
+        ended = (stepped.terminated | stepped.truncated).nonzero()[0].tolist()
         if ended:
-            self._begin_episodes(ended)
-        return Step(next_obs, reward, terminated, truncated, ended)
+            over = stepped.over.nonzero()[0].tolist()
+            if over:
+                self._begin_episodes(over)
+        return Step(stepped.obs, stepped.reward, stepped.terminated, stepped.truncated, ended)
 
     def take_finished(self) -> list[tuple[int, float, int]]:
         """The episodes that ended since this was last asked, as (lane, return, length)."""

@@ -8,7 +8,7 @@ episode begins with `reset` and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -20,7 +20,21 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from rl_training.trees import put_rows, tree_map
 
 Observation = Any  # an array [B, ...], or a dict of observations
-Stepped = tuple[Observation, np.ndarray, np.ndarray, np.ndarray]
+
+
+class Stepped(NamedTuple):
+    """What the actions led to, [B, ...] each.
+
+    `terminated` and `truncated` are what learning must know. Where a game goes on although learning treats it as
+    ended (a lost life), `over` is False; `score` is the reward before any clipping.
+    """
+
+    obs: Observation
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    score: np.ndarray
+    over: np.ndarray
 
 
 class Lanes(Protocol):
@@ -35,7 +49,7 @@ class Lanes(Protocol):
         """Begin an episode in each of `lanes`; its first observations [len(lanes), ...]."""
 
     def step(self, actions: np.ndarray) -> Stepped:
-        """Observation, reward, terminated and truncated [B, ...] that the actions led to."""
+        """One action [B, ...] in every lane."""
 
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
         """Every lane's episode from its seed through its actions [length, ...]; the observations it ends on."""
@@ -71,18 +85,18 @@ class LocalLanes:
         rows, rewards, ended, cut = [], [], [], []
         # Discrete environments index with their action, and a Python int does that fastest.
         for lane, action in enumerate(actions.tolist() if actions.ndim == 1 else actions):
-            obs, reward, terminated, truncated, _ = self.envs[lane].step(action)
+            obs, gained, over, out_of_time, _ = self.envs[lane].step(action)
             self.age[lane] += 1
             rows.append(obs)
-            rewards.append(reward)
-            ended.append(terminated)
-            cut.append(truncated or self.age[lane] == self.time_limit)
-        return (
-            self._stack(rows),
+            rewards.append(gained)
+            ended.append(over)
+            cut.append(out_of_time or self.age[lane] == self.time_limit)
+        reward, terminated, truncated = (
             np.array(rewards, np.float64),
             np.array(ended, np.bool_),
             np.array(cut, np.bool_),
         )
+        return Stepped(self._stack(rows), reward, terminated, truncated, reward, terminated | truncated)
 
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
         rows = []
@@ -143,7 +157,8 @@ class VectorLanes:
             # The environment has reset itself already: put the episode's last observation back in its place.
             for lane in np.flatnonzero(info["_final_obs"]):
                 put_rows(obs, info["final_obs"][lane], lane)
-        return obs, np.asarray(reward, np.float64), terminated, truncated
+        reward = np.asarray(reward, np.float64)
+        return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated)
 
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
         """All lanes step together, so each is reset when as many steps remain as its episode has.
@@ -162,8 +177,9 @@ class VectorLanes:
                 break
             ahead = [t - longest + length for length in lengths]  # negative while a lane waits for its start
             rows = [actions[lane][i] if i >= 0 else filler[t] for lane, i in enumerate(ahead)]
-            obs, _, terminated, truncated = self.step(np.stack(rows))
-            over = [lane for lane in np.flatnonzero(terminated | truncated).tolist() if ahead[lane] < 0]
+            stepped = self.step(np.stack(rows))
+            obs = stepped.obs
+            over = [lane for lane in np.flatnonzero(stepped.over).tolist() if ahead[lane] < 0]
             if over:
                 self.reset(over, [seeds[lane] for lane in over])
         return obs

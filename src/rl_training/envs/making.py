@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -10,17 +12,32 @@ from typing import Any
 import gymnasium as gym
 
 from rl_training.config import Config
+from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
 from rl_training.errors import ConfigError
 
 
 def make_environments(config: Config, count: int, seed: int, stream: str) -> Environments:
-    """`count` of a config's environments, their episodes seeded by `seed` and `stream`."""
-    lanes = make_lanes(
-        config.env_id, config.env_kwargs, config.max_episode_steps, count, config.vectorization
-    )
+    """`count` of a config's environments, their episodes seeded by `seed` and `stream` ("train" or another)."""
+    wanted = (config.env_id, config.env_kwargs, config.max_episode_steps, count)
+    if is_atari(config.env_id):
+        if config.vectorization != "sync":
+            raise ConfigError("vectorization: Atari games run in threads of their own; leave it at sync")
+        return Environments(make_atari_lanes(*wanted, training=stream == "train"), seed, stream)
+    lanes = make_lanes(*wanted, config.vectorization)
+    if not lanes.has_time_limit:
+        warnings.warn(
+            f"{config.env_id} has no time limit that Gymnasium knows of: an episode that never ends is never "
+            "evaluated, and resuming plays it again from its start; max_episode_steps sets one",
+            stacklevel=2,
+        )
     return Environments(lanes, seed, stream)
+
+
+def environment_protocol(config: Config) -> dict[str, Any]:
+    """What of an environment's making is worth a line in the manifest, defaults included."""
+    return dataclasses.asdict(AtariSettings.of(config.env_kwargs)) if is_atari(config.env_id) else {}
 
 
 def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int | None) -> gym.Env[Any, Any]:

@@ -11,6 +11,7 @@ import torch
 
 from rl_training.config import Config, dump_config, load_config
 from rl_training.data.collector import Carry
+from rl_training.envs.making import environment_protocol
 from rl_training.envs.spaces import ActionCodec, space_from_json
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError
 from rl_training.registry import trainer_class
@@ -42,7 +43,9 @@ def train(
         if run.config_path.exists():  # another process was given the same directory, and was faster
             raise RunError(f"{run.path}: is not empty; resume it, or choose another run directory")
         try:
-            run.write_manifest(config.model_dump(mode="json"), threads=threads)
+            run.write_manifest(
+                config.model_dump(mode="json"), threads=threads, environment=environment_protocol(config)
+            )
             # The config comes last: with it in place, a killed run can be resumed.
             files.replace_file(run.config_path, dump_config(config).encode())
         except OSError as error:
@@ -68,6 +71,7 @@ def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bo
         if found is None:
             display.message("no checkpoint yet: starting from step 0")
         else:
+            display.message(f"going back to {found[0].name}: its open episodes are played again")
             engine.restore(*found)
             display.message(f"resumed from step {engine.progress.steps}")
         return _run(engine, threads)
