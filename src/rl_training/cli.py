@@ -159,7 +159,8 @@ def evaluate(
     print(f"(lowest {scores['min_return']:.2f}, highest {scores['max_return']:.2f})")
     print(f"length  {scores['mean_length']:.1f} steps")
     print(f"played  {scores['episodes']:.0f} episodes with {manner}")
-    print(f"policy  {path}, {checkpoint.value} checkpoint")
+    is_checkpoint = (path / "state.json").exists()
+    print(f"policy  {path}" + ("" if is_checkpoint else f", {checkpoint.value} checkpoint"))
 
 
 @app.command("list")

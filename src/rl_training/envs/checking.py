@@ -292,17 +292,11 @@ def transitions(lanes: Lanes, actions: Sequence[np.ndarray], first_lane: int = 0
     obs = copied(begin(range(lanes.count)))
     rows = []
     for row in actions:
-        next_obs, reward, terminated, truncated = map(copied, lanes.step(row))
-        rows.append(
-            {
-                "obs": obs,
-                "reward": reward,
-                "terminated": terminated,
-                "truncated": truncated,
-                "next_obs": next_obs,
-            }
-        )
-        over = np.flatnonzero(terminated | truncated).tolist()
+        stepped = lanes.step(row)
+        next_obs = copied(stepped.obs)
+        flags = {"terminated": stepped.terminated.copy(), "truncated": stepped.truncated.copy()}
+        rows.append({"obs": obs, "reward": stepped.reward.copy(), "next_obs": next_obs, **flags})
+        over = np.flatnonzero(stepped.over).tolist()
         obs = copied(next_obs)
         if over:
             episode[over] += 1
