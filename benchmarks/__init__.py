@@ -1,1 +1,1 @@
-"""Measurements of the package; `make bench` runs them all."""
+"""Our speed, alone and against peers: `python -m benchmarks`, described in docs/benchmarks.md."""

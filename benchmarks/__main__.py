@@ -1,57 +1,41 @@
-"""Training speed, and what checkpoints at the default interval cost: `python -m benchmarks [CONFIG...]`."""
+"""`python -m benchmarks [--only NAME[,NAME]] [--rounds N] [--steps N] [--quick]`: see docs/benchmarks.md."""
 
+from __future__ import annotations
+
+import argparse
 import sys
-import tempfile
-import time
-from pathlib import Path
-from typing import Any
 
-from rl_training import load_config, train
-from rl_training.state import checkpoints
-
-CONFIGS = ("ppo/cartpole", "ppo/acrobot", "ppo/pendulum")
+from benchmarks.comparison import Options
+from benchmarks.report import RESULTS, SCRATCH, write
+from benchmarks.rows import ROWS
+from benchmarks.runs import pin_to_one_core
 
 
-class Stopwatch:
-    """Adds up the seconds spent in a function."""
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-        self.calls = 0
-        self.seconds = 0.0
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return self.function(*args, **options)
-        finally:
-            self.calls += 1
-            self.seconds += time.perf_counter() - began
-
-
-def measure(name: str) -> str:
-    """Train a shipped config as it stands; one line of the table."""
-    config = load_config(name)
-    saving, keeping = Stopwatch(checkpoints.save_checkpoint), Stopwatch(checkpoints.save_policy)
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoints.save_checkpoint, checkpoints.save_policy = saving, keeping
-        began = time.perf_counter()
-        try:
-            train(config, run_dir=Path(folder) / "run")
-        finally:
-            checkpoints.save_checkpoint, checkpoints.save_policy = saving.function, keeping.function
-        seconds = time.perf_counter() - began
-    share = 100 * (saving.seconds + keeping.seconds) / seconds
-    each = 1000 * saving.seconds / max(saving.calls, 1)
-    speed = config.total_timesteps / seconds
-    return f"{name:<16}{speed:>10,.0f}{seconds:>10.1f}{saving.calls:>8}{each:>12.2f}{share:>10.2f} %"
-
-
-def main() -> None:
-    print(f"{'config':<16}{'steps/s':>10}{'seconds':>10}{'saves':>8}{'ms a save':>12}{'of the run':>12}")
-    for name in sys.argv[1:] or CONFIGS:
-        print(measure(name), flush=True)
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the rows asked for; 1 if something that must hold does not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Our speed, alone and against peers."
+    )
+    parser.add_argument("--only", metavar="NAME[,NAME]", help=f"these rows only: {', '.join(ROWS)}")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds (and seeds) of each row")
+    parser.add_argument("--steps", type=int, metavar="N", help="environment steps of each run")
+    parser.add_argument("--quick", action="store_true", help="one short round: to see that everything works")
+    given = parser.parse_args(arguments)
+    names = given.only.split(",") if given.only else list(ROWS)
+    unknown = [name for name in names if name not in ROWS]
+    if unknown:
+        parser.error(f"no row is called {unknown[0]!r}; there are: {', '.join(ROWS)}")
+    options = Options(given.rounds, given.steps, given.quick)
+    folder = RESULTS if options.full else SCRATCH
+    pin_to_one_core()
+    failed = 0
+    for name in names:
+        report = ROWS[name].run(options)
+        print(f"\n{write(report, folder)}", flush=True)
+        failed += sum(verdict.passed is False for verdict in report.verdicts)
+    print(f"written to {folder.relative_to(folder.parents[1])}/")
+    return 1 if failed and options.full else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""One training run of this package, through its public functions.
+
+python -m benchmarks.ours '{"config": {"algo": "ppo", ...}, "episodes": 50, "profile": false}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.meter import measured, report
+from benchmarks.sections import Sections
+from rl_training import evaluate_checkpoint, load_config, train
+from rl_training.registry import trainer_class
+
+PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "numba")
+
+
+def main(settings: dict[str, Any]) -> None:
+    config = load_config(settings["config"])
+    algorithm = trainer_class(config.algo)  # imports are no part of the training proper
+    sections = Sections()
+    if settings.get("profile"):
+        sections.install(algorithm)
+    with tempfile.TemporaryDirectory() as folder:
+        result, cost = measured(lambda: train(config, run_dir=Path(folder) / "run"))
+        steps = json.loads((result.run_dir / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+        score = None
+        if settings["episodes"]:
+            seed = 1000 + config.seed
+            score = evaluate_checkpoint(result.run_dir, episodes=settings["episodes"], seed=seed)[
+                "mean_return"
+            ]
+    more = {"sections": sections.table(cost)} if settings.get("profile") else {}
+    report(steps, cost, PACKAGES, score=score, **more)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

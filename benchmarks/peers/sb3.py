@@ -1,0 +1,72 @@
+"""One training run of Stable-Baselines3 or sb3-contrib, in their environment.
+
+    python -m benchmarks.peers.sb3 '{"algorithm": "PPO", "env_id": "CartPole-v1", "num_envs": 4, ...}'
+
+Settings: `algorithm`, `package` (stable_baselines3 unless given), `policy` (MlpPolicy), `env_id`, `num_envs`,
+`env_kwargs`, `atari` (whether frames get the library's own preprocessing, with these options), `arguments` and
+`policy_kwargs` of the algorithm, `linear` (names of arguments that fall to 0 over the run), `steps`, `seed`,
+`episodes`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from typing import Any
+
+import torch
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+
+from benchmarks.meter import measured, report
+
+PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib")
+EVALUATION_ENVS = 8
+
+
+def make_envs(settings: dict[str, Any], count: int, seed: int) -> VecEnv:
+    env_id, env_kwargs = settings["env_id"], settings.get("env_kwargs") or {}
+    if settings.get("atari") is None:
+        return make_vec_env(env_id, count, seed=seed, env_kwargs=env_kwargs)
+    import ale_py
+    import gymnasium
+
+    gymnasium.register_envs(ale_py)
+    frames = make_atari_env(env_id, count, seed=seed, env_kwargs=env_kwargs, wrapper_kwargs=settings["atari"])
+    return VecFrameStack(frames, n_stack=4)
+
+
+def train(settings: dict[str, Any], algorithm: Any) -> Any:
+    """Make the environments and the model, and train it: what is measured."""
+    arguments = dict(settings.get("arguments") or {})
+    for name in settings.get("linear") or ():
+        arguments[name] = lambda remaining, start=arguments[name]: remaining * start
+    policy_kwargs = dict(settings.get("policy_kwargs") or {})
+    if "activation_fn" in policy_kwargs:
+        policy_kwargs["activation_fn"] = getattr(torch.nn, policy_kwargs["activation_fn"])
+    model = algorithm(
+        settings.get("policy") or "MlpPolicy",
+        make_envs(settings, settings["num_envs"], settings["seed"]),
+        seed=settings["seed"],
+        device="cpu",
+        policy_kwargs=policy_kwargs,
+        **arguments,
+    )
+    return model.learn(settings["steps"])
+
+
+def main(settings: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    package = import_module(settings.get("package") or "stable_baselines3")
+    model, cost = measured(lambda: train(settings, getattr(package, settings["algorithm"])))
+    score = None
+    if settings["episodes"]:
+        envs = make_envs(settings, min(EVALUATION_ENVS, settings["episodes"]), 1000 + settings["seed"])
+        score = float(evaluate_policy(model, envs, settings["episodes"], deterministic=True)[0])
+    report(model.num_timesteps, cost, PACKAGES, score=score)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
