@@ -15,7 +15,16 @@ BOX = gym.spaces.Box(-1, 1, (5,), np.float32)
 def make(action_space, **changes):
     torch.manual_seed(0)
     family = action_family(action_space)
-    settings = dict(hidden_sizes=[64, 32], activation="tanh", shared_trunk=False, log_std_init=-0.3) | changes
+    settings = (
+        dict(
+            hidden_sizes=[64, 32],
+            activation="tanh",
+            image_encoder="nature",
+            shared_trunk=False,
+            log_std_init=-0.3,
+        )
+        | changes
+    )
     network = ActorCritic(settings.pop("observation_space", BOX), family, **settings)
     with torch.no_grad():  # the first head is nearly zero, which would hide mistakes
         for parameter in network.parameters():

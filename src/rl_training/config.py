@@ -88,6 +88,12 @@ class Config(BaseModel):
     normalize_rewards: bool = field(False, "Whether rewards are divided by the return's running deviation.")
     hidden_sizes: tuple[Positive, ...] = field((64, 64), "Units in each hidden layer.")
     activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("tanh", "What follows a hidden layer.")
+    image_encoder: Literal["nature", "impala"] = field(
+        "nature", "What pictures go through: a CNN, or a residual one."
+    )
+    precision: Literal["fp32", "bf16"] = field(
+        "fp32", "Arithmetic of the networks; bf16 needs hardware that has it."
+    )
     log_interval: int | None = field(None, "Steps between log lines; none: a 200th of the run.", ge=1)
     eval_interval: int | None = field(None, "Steps between evaluations; none: a tenth of the run.", ge=1)
     eval_episodes: int = field(10, "Episodes per evaluation.", ge=1)

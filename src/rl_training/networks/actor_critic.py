@@ -68,14 +68,14 @@ class ActorCritic(nn.Module):
         *,
         hidden_sizes: Sequence[int],
         activation: str,
+        image_encoder: str = "nature",
         shared_trunk: bool,
         log_std_init: float,
     ) -> None:
         super().__init__()
-        self.actor_encoder, features = make_encoder(observation_space, hidden_sizes, activation)
-        self.critic_encoder = (
-            None if shared_trunk else make_encoder(observation_space, hidden_sizes, activation)[0]
-        )
+        encoder = (observation_space, hidden_sizes, activation, image_encoder)
+        self.actor_encoder, features = make_encoder(*encoder)
+        self.critic_encoder = None if shared_trunk else make_encoder(*encoder)[0]
         self.actor_head = ActionHead(features, family, log_std_init)
         self.critic_head = orthogonal(nn.Linear(features, 1), 1.0)
 

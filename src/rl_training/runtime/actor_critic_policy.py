@@ -20,7 +20,7 @@ from rl_training.trees import tree_map
 class ActorCriticPolicy(Stateful):
     """Feed-forward, so it carries nothing from step to step."""
 
-    transient = ("family", "device", "small")
+    transient = ("family", "device", "precision", "small")
 
     def __init__(
         self,
@@ -29,13 +29,15 @@ class ActorCriticPolicy(Stateful):
         *,
         normalize_observations: bool,
         device: str,
+        precision: str = "fp32",
+        network_class: type[ActorCritic] = ActorCritic,
         **network: Any,
     ) -> None:
         self.family = action_family(action_space)
-        self.device = torch.device(device)
-        self.network = ActorCritic(observation_space, self.family, **network).to(self.device)
+        self.device, self.precision = torch.device(device), precision
+        self.network = network_class(observation_space, self.family, **network).to(self.device)
         self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
-        self.small = SmallActorCritic.of(self.network, self.family)
+        self.small = SmallActorCritic.of(self.network, self.family) if precision == "fp32" else None
 
     def initial(self, count: int) -> Carry:
         return ()
@@ -44,7 +46,7 @@ class ActorCriticPolicy(Stateful):
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         if self.small is not None and self.small.fits(len(obs)):
             return self.small.act(obs if self.normalizer is None else self.normalizer(obs), explore), carry
-        parameters, value = self.network(self.inputs(obs))
+        parameters, value = self._forward(self.inputs(obs))
         action = self.family.sample(parameters) if explore else self.family.mode(parameters)
         log_prob = self.family.log_prob(parameters, action)
         acted = {"action": action, "log_prob": log_prob, "value": value}
@@ -56,8 +58,15 @@ class ActorCriticPolicy(Stateful):
 
     def evaluate(self, inputs: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log π(a|s), entropy and value [N], with gradients, for inputs that are normalised already."""
-        parameters, value = self.network(inputs)
+        parameters, value = self._forward(inputs)
         return self.family.log_prob(parameters, action), self.family.entropy(parameters), value
+
+    def _forward(self, inputs: Any) -> tuple[Tensor, Tensor]:
+        if self.precision == "fp32":
+            return self.network(inputs)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            parameters, value = self.network(inputs)
+        return parameters.float(), value.float()
 
     def inputs(self, obs: Any) -> Any:
         """Raw observations as the network's tensors, through the normaliser as it stands."""
