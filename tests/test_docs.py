@@ -1,0 +1,332 @@
+"""The documentation says what is there: links, commands, config keys, defaults, metric names, examples, results."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from learning.gates import GATES, SEEDS
+
+from rl_training import load_config, train
+from rl_training.cli import app
+from rl_training.config import Config, accepted_keys, describe_config
+from rl_training.config_text import parse_yaml
+from rl_training.errors import ConfigError
+from rl_training.runtime.controls import find_control, split_key
+from rl_training.runtime.ppo_trainer import PPOConfig
+from rl_training.runtime.schedules import KEYS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced code blocks of a language; "" for those that name none."""
+    return [
+        body for name, body in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S) if name == language
+    ]
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+
+
+def tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Header and rows of every table."""
+    for found in re.findall(r"(?:^\|.*\|$\n?)+", without_blocks(text), re.M):
+        header, _, *rows = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in found.strip().split("\n")
+        ]
+        yield header, rows
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def table(page: str, first: str, second: str | None = None) -> list[list[str]]:
+    """All rows of a page's tables that are headed like this."""
+    text = (ROOT / page).read_text("utf-8")
+    found = [rows for header, rows in tables(text) if header[0] == first and second in (None, header[1])]
+    assert found, f"{page} has no table headed {first}"
+    return [row for rows in found for row in rows]
+
+
+# Checkers: each returns what is wrong, so that the tests at the end can see them find something.
+
+
+def wrong_links(text: str, folder: Path) -> list[str]:
+    wrong = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_blocks(text)):
+        path, _, anchor = link.partition("#")
+        if link.startswith(("http:", "https:")):
+            continue
+        target = folder / path
+        if not target.exists():
+            wrong.append(link)
+        elif anchor:
+            headings = re.findall(r"^#+ (.*)$", without_blocks(target.read_text("utf-8")), re.M)
+            slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            wrong += [] if anchor in slugs else [link]
+    return wrong
+
+
+def wrong_commands(text: str) -> list[str]:
+    """Every `rl-training VERB ... --option` in code must be a verb, with options that this verb has."""
+    lines = [line for kind in ("sh", "") for block in blocks(text, kind) for line in block.splitlines()]
+    lines = [line for line in lines if re.match(r"(\$ )?rl-training ", line)]
+    lines += [span for span in names(without_blocks(text)) if span.startswith("rl-training ")]
+    # In the table of commands the options of a verb stand in the cell beside it.
+    lines += [
+        f"{span} {' '.join(names(row[1]))}"
+        for header, rows in tables(text)
+        if header[0] == "command"
+        for row in rows
+        for span in names(row[0])
+    ]
+    wrong = []
+    for line in lines:
+        verb, *rest = re.sub(r"^\$ ", "", line.partition(" #")[0]).split()[1:]
+        known = (
+            {option for parameter in COMMANDS[verb].params for option in parameter.opts}
+            if verb in COMMANDS
+            else set()
+        )
+        if verb not in COMMANDS:
+            wrong += [] if verb in ("--help", "--version") else [line]
+        else:
+            wrong += [
+                f"{verb} {word}" for word in rest if word.startswith("--") and word not in {*known, "--help"}
+            ]
+    return wrong
+
+
+def wrong_keys(text: str) -> list[str]:
+    """What a table calls a field, a knob or a key must be a key of PPO's config."""
+    accepted = accepted_keys(PPOConfig)
+    wrong = []
+    for header, rows in tables(text):
+        if header[0] in ("field", "knob", ""):
+            wrong += [name for row in rows for name in names(row[0]) if name not in accepted]
+        if header[0] == "key" and any(split_key(name) for row in rows for name in names(row[0])):
+            wrong += [name for row in rows for name in names(row[0]) if name not in accepted]
+        if header[:2] == ["knob", "aliases"]:
+            for row in rows:
+                control = find_control(names(row[0])[0])
+                wrong += [row[0]] if control is None or set(names(row[1])) != set(control.aliases) else []
+    return wrong
+
+
+def wrong_yaml(text: str) -> list[str]:
+    """YAML blocks are configs, or fragments of one that go onto ppo/cartpole."""
+    wrong = []
+    for block in blocks(text, "yaml"):
+        try:
+            values = parse_yaml(block, "block").data
+            load_config(
+                values if {"algo", "extends"} & values.keys() else {"extends": "ppo/cartpole", **values}
+            )
+        except (ConfigError, AttributeError) as error:
+            wrong.append(f"{error}: {block}")
+    return wrong
+
+
+def wrong_python(text: str) -> list[str]:
+    """Python blocks compile, and what they import is there."""
+    wrong = []
+    for block in blocks(text, "python"):
+        try:
+            tree = ast.parse(block)
+        except SyntaxError as error:
+            wrong.append(f"{error}: {block}")
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    importlib.import_module(alias.name)
+            elif isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(str(node.module))
+                wrong += [alias.name for alias in node.names if not hasattr(module, alias.name)]
+    return wrong
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    assert wrong_links(page.read_text("utf-8"), page.parent) == []
+
+
+@every_page
+def test_commands_exist(page: Path) -> None:
+    assert wrong_commands(page.read_text("utf-8")) == []
+
+
+@every_page
+def test_keys_exist(page: Path) -> None:
+    assert wrong_keys(page.read_text("utf-8")) == []
+
+
+@every_page
+def test_yaml_blocks_are_valid_configs(page: Path) -> None:
+    assert wrong_yaml(page.read_text("utf-8")) == []
+
+
+@every_page
+def test_python_blocks_compile_and_import(page: Path) -> None:
+    assert wrong_python(page.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("page", ["configs.md", "schedules.md"])
+def test_short_python_blocks_run(page: str) -> None:
+    for block in blocks((DOCS / page).read_text("utf-8"), "python"):
+        exec(compile(block, page, "exec"), {})
+
+
+def test_the_readme_links_every_page_and_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    for page in PAGES[1:]:
+        assert f"({page.relative_to(ROOT).as_posix()})" in text, page
+    documented = {names(row[0])[0].split()[1] for row in table("README.md", "command")}
+    assert documented == set(COMMANDS)
+
+
+def plain_default(text: str) -> str:
+    """A default as `describe` prints it, from how a page writes it."""
+    text = text.replace("`", "").replace("null", "none").removesuffix(" for PPO")
+    text = re.sub(r"(?<=\d) (?=\d)", "", text)
+    try:
+        return str(float(text))
+    except ValueError:
+        return text
+
+
+def fields_under(heading: str) -> dict[str, str]:
+    """Field -> default of the tables under one heading of the page of configs."""
+    text = (DOCS / "configs.md").read_text("utf-8")
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return {
+        names(row[0])[0]: row[1] for header, rows in tables(section) if header[0] == "field" for row in rows
+    }
+
+
+def test_the_page_of_configs_has_every_field_with_its_default() -> None:
+    rows = {row.name: row.default for row in describe_config(PPOConfig)}
+    written = fields_under("Fields of every algorithm") | fields_under("Fields of PPO")
+    assert written.keys() == rows.keys(), "docs/configs.md and the config class have different fields"
+    wanted = rows | {"algo": "required"}  # PPO's own class knows its name
+    for name, default in written.items():
+        assert plain_default(default) == plain_default(wanted[name]), name
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/schedules.md"])
+def test_every_knob_and_every_kind_of_schedule_is_documented(page: str) -> None:
+    knobs = {row.name for row in describe_config(PPOConfig) if row.knob}
+    assert {names(row[0])[0] for row in table(page, "knob")} == knobs
+    text = (ROOT / page).read_text("utf-8")
+    for kind in set(KEYS) - ({"piecewise", "points"} if page == "README.md" else set()):
+        assert kind in text, kind
+    if page == "docs/schedules.md":
+        assert {kind for row in table(page, "kind") for kind in names(row[0])} == set(KEYS)
+        for kind, entries in ((kind, row[2]) for row in table(page, "kind") for kind in names(row[0])):
+            assert set(names(entries)) <= set(KEYS[kind]), kind
+
+
+def test_the_drawn_config_is_the_one_on_the_page() -> None:
+    drawn = parse_yaml((DOCS / "kinds.yaml").read_text("utf-8"), "kinds.yaml").data
+    shown = [
+        parse_yaml(block, "").data for block in blocks((DOCS / "schedules.md").read_text("utf-8"), "yaml")
+    ]
+    assert drawn in shown
+
+
+def test_the_page_of_metrics_has_exactly_the_names_a_run_writes(tmp_path: Path) -> None:
+    changes = ["total_timesteps=2000", "eval_episodes=1", "target_kl=0.1", "value_clip_coef=1"]
+    result = train(load_config("ppo/cartpole", changes), run_dir=tmp_path / "run")
+    lines = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    timing = json.loads((result.run_dir / "timing.jsonl").read_text().splitlines()[0])
+    written = {name for line in lines for name in line} | set(timing)
+    assert {name for row in table("docs/metrics.md", "name") for name in names(row[0])} == written
+
+
+def value_of(config: Config, key: str) -> str:
+    value = getattr(config, key)
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_the_hyper_parameters_are_those_of_the_shipped_configs() -> None:
+    text = (DOCS / "algorithms" / "ppo.md").read_text("utf-8")
+    (header, rows), *_ = [(header, rows) for header, rows in tables(text) if header[0] == ""]
+    configs = [load_config(name) for cell in header[1:] for name in names(cell)]
+    for key, *cells in rows:
+        for config, cell in zip(configs, cells, strict=True):
+            assert cell.replace(" ", "") == value_of(config, names(key)[0]), (key, config.env_id)
+
+
+def numbers(cell: str) -> list[float]:
+    return [float(word) for word in re.findall(r"-?[\d.]+", cell.replace("−", "-"))]
+
+
+def test_the_results_are_of_all_gates_and_seeds_and_agree_with_each_other() -> None:
+    seeds: dict[str, list[list[float]]] = {}
+    for config, *cells in table("docs/algorithms/ppo.md", "config", "seed"):
+        seeds.setdefault(names(config)[0], []).append([number for cell in cells for number in numbers(cell)])
+    medians = {names(row[0])[0]: row[1:] for row in table("docs/algorithms/ppo.md", "config", "median")}
+    summary = {names(row[0])[0]: row[1:] for row in table("README.md", "config", "steps")}
+    assert seeds.keys() == medians.keys() == {name for name in summary if name.startswith("ppo/")}
+    assert {"ppo/cartpole", "ppo/acrobot", "ppo/pendulum"} <= seeds.keys() <= GATES.keys()
+    for name, rows in seeds.items():
+        seed, untrained, trained, steps = (list(column) for column in zip(*rows, strict=True))
+        middle, gate, config = statistics.median(trained), GATES[name].score, load_config(name)
+        per_iteration = config.steps_per_iteration
+        assert tuple(seed) == SEEDS
+        assert set(steps) == {-(-config.total_timesteps // per_iteration) * per_iteration}
+        assert [numbers(cell)[0] for cell in medians[name]] == [middle, gate]
+        assert middle >= gate
+        shown = [numbers(cell) for cell in summary[name][1:]]
+        assert shown == [untrained, trained, [middle], [gate]]
+        assert summary[name][0].replace(" ", "") == f"{steps[0]:.0f}"
+
+
+def test_pictures_are_small_and_need_nothing_from_the_web() -> None:
+    pictures = [path for path in (DOCS / "images").iterdir() if path.is_file()]
+    assert {path.name for path in pictures} == {"display.svg", "learning_curve.png", "schedules.png"}
+    assert all(path.stat().st_size < 200_000 for path in pictures)
+    assert 'url("http' not in (DOCS / "images" / "display.svg").read_text("utf-8")
+
+
+@every_page
+def test_pages_name_no_machine(page: Path) -> None:
+    assert not re.search(r"/(home|root|work|tmp|Users)/", page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        (lambda text: wrong_links(text, DOCS), "see [this](no/such/page.md)"),
+        (lambda text: wrong_links(text, DOCS), "see [this](resume.md#no-such-heading)"),
+        (wrong_commands, "`rl-training trian ppo/cartpole`"),
+        (wrong_commands, "```sh\nrl-training evaluate run --episode 3\n```\n"),
+        (wrong_commands, "| command | what |\n|---|---|\n| `rl-training list` | `--jsn` |\n"),
+        (wrong_keys, "| field | default |\n|---|---|\n| `gama` | 1 |\n"),
+        (wrong_keys, "| key | meaning |\n|---|---|\n| `clip_coef` | x |\n| `clip_coef_shedule` | x |\n"),
+        (wrong_keys, "| knob | aliases |\n|---|---|\n| `clip_coef` | `clip_range` |\n"),
+        (wrong_yaml, "```yaml\ngamma: 2.5\n```\n"),
+        (wrong_yaml, "```yaml\nclip_coef_schedule: {type: linaer}\n```\n"),
+        (wrong_yaml, "```yaml\nclip_coef: [\n```\n"),
+        (wrong_python, "```python\nfrom rl_training import trian\n```\n"),
+        (wrong_python, "```python\nfor\n```\n"),
+    ],
+)
+def test_each_checker_finds_a_planted_fault(check: Any, text: str) -> None:
+    assert check(text)
