@@ -17,8 +17,6 @@ from benchmarks.peers import PeerMissing
 from benchmarks.report import Report, Spread, Verdict, digits, table
 from benchmarks.runs import Run, RunFailed, run
 
-WARM_UP_STEPS = 2_000  # of a run that nobody looks at: it compiles and fills caches
-
 
 @dataclass(frozen=True)
 class Options:
@@ -60,6 +58,7 @@ class Comparison:
     required: float | None = None  # ratio of environment steps per CPU-second
     goal: float | None = None
     rounds: int = 5
+    warm_up: int = 1024  # steps of a training before the one measured, enough for an update
     episodes: int = 50  # greedy ones after training, whose mean return is the score
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -70,10 +69,10 @@ class Comparison:
         theirs: list[Run] | PeerMissing = []
         try:
             python = peers.interpreter(self.peer.name)
-            self._theirs(python, WARM_UP_STEPS, 1, episodes=0)
+            self._theirs(python, self.warm_up, 1, episodes=0)
         except (PeerMissing, RunFailed) as error:
             theirs = PeerMissing(str(error))
-        self._ours({}, WARM_UP_STEPS, 1, episodes=0)
+        self._ours({}, self.warm_up, 1, episodes=0)  # what it compiles is kept on disk for the next ones
         for number in range(1, rounds + 1):
             for name, done in ours.items():
                 done.append(self._ours(self.variants.get(name, {}), steps, number, self.episodes))
@@ -88,11 +87,12 @@ class Comparison:
     ) -> Run:
         fixed = dict(total_timesteps=steps, eval_interval=steps, eval_episodes=1, seed=seed, torch_threads=1)
         config = {**self.config, **fixed, **changes}
-        return run("benchmarks.ours", {"config": config, "episodes": episodes, "profile": profile})
+        settings = {"config": config, "warm_up": self.warm_up, "episodes": episodes, "profile": profile}
+        return run("benchmarks.ours", settings)
 
     def _theirs(self, python: Any, steps: int, seed: int, episodes: int) -> Run:
-        settings = {**self.peer.settings, "steps": steps, "seed": seed, "episodes": episodes}
-        return run(self.peer.script, settings, python)
+        fixed = {"steps": steps, "seed": seed, "warm_up": self.warm_up, "episodes": episodes}
+        return run(self.peer.script, {**self.peer.settings, **fixed}, python)
 
 
 def rates(runs: Sequence[Run], per: str) -> list[float]:
@@ -115,6 +115,7 @@ def no_worse(ours: Sequence[float], theirs: Sequence[float]) -> bool:
 FIGURES = {  # what each line of the table shows, and how it is read from runs
     "env steps per CPU-second": lambda runs: rates(runs, "cpu_seconds"),
     "env steps per second": lambda runs: rates(runs, "wall_seconds"),
+    "CPU-seconds before training": lambda runs: [each["start_cpu_seconds"] for each in runs],
     "peak memory, MB": lambda runs: [each["peak_mb"] for each in runs],
 }
 

@@ -17,10 +17,12 @@ def measured(function: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     """Call `function`; its result, and its CPU-seconds, its seconds and the process's highest memory so far.
 
     CPU-seconds are those of all threads of this process and count no time spent waiting for the core.
+    `start_cpu_seconds` is what the process took before: imports, and whatever was run to warm up.
     """
     began, cpu_began = time.perf_counter(), time.process_time()
     result = function()
     return result, {
+        "start_cpu_seconds": cpu_began,
         "cpu_seconds": time.process_time() - cpu_began,
         "wall_seconds": time.perf_counter() - began,
         "peak_mb": peak_memory(),

@@ -21,11 +21,14 @@ PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "numba")
 
 def main(settings: dict[str, Any]) -> None:
     config = load_config(settings["config"])
-    algorithm = trainer_class(config.algo)  # imports are no part of the training proper
-    sections = Sections()
-    if settings.get("profile"):
-        sections.install(algorithm)
     with tempfile.TemporaryDirectory() as folder:
+        train(
+            load_config(settings["config"] | {"total_timesteps": settings["warm_up"]}),
+            run_dir=Path(folder) / "warm_up",
+        )
+        sections = Sections()
+        if settings.get("profile"):
+            sections.install(trainer_class(config.algo))
         result, cost = measured(lambda: train(config, run_dir=Path(folder) / "run"))
         steps = json.loads((result.run_dir / "metrics.jsonl").read_text().splitlines()[-1])["step"]
         score = None

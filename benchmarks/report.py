@@ -141,17 +141,19 @@ def write(report: Report, folder: Path = RESULTS) -> str:
 
 
 def index(folder: Path) -> str:
-    """A line for every row that has been measured."""
-    lines = []
+    """Every row that has been measured, with its verdicts."""
+    lines = [
+        "# Results",
+        "",
+        "Written by `python -m benchmarks`; what is measured and how is in "
+        "[docs/benchmarks.md](../../docs/benchmarks.md).",
+        "",
+    ]
     for path in sorted(folder.glob("*.json")):
         row = json.loads(path.read_text())
-        verdicts = "<br>".join(str(Verdict(**verdict)) for verdict in row["verdicts"])
-        lines.append([f"[{row['name']}]({row['name']}.md)", verdicts or "–", row["machine"]["date"]])
-    head = (
-        "# Results\n\nWritten by `python -m benchmarks`; what is measured and how is in "
-        "[docs/benchmarks.md](../../docs/benchmarks.md).\n\n"
-    )
-    return head + table(["row", "verdict", "measured"], lines) + "\n"
+        lines.append(f"- [{row['name']}]({row['name']}.md), {row['machine']['date']}: {row['title']}")
+        lines += [f"  - {Verdict(**verdict)}" for verdict in row["verdicts"]]
+    return "\n".join(lines) + "\n"
 
 
 def _draw(report: Report, path: Path) -> bool:

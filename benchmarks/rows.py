@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from benchmarks.checkpoints import Checkpoints
 from benchmarks.comparison import Comparison, Options, Peer
+from benchmarks.environments import Case, Throughput
 from benchmarks.report import Report
+from benchmarks.scaling import Scaling
 
 
 class Row(Protocol):
@@ -19,6 +22,25 @@ class Row(Protocol):
 
 SMALL_NETS = {"net_arch": [64, 64], "activation_fn": "Tanh"}
 
+PPO_CARTPOLE: dict[str, Any] = dict(
+    algo="ppo",
+    env_id="CartPole-v1",
+    num_envs=4,
+    num_steps=128,
+    num_minibatches=4,
+    update_epochs=4,
+    hidden_sizes=[64, 64],
+    activation="tanh",
+    learning_rate=2.5e-4,
+    learning_rate_schedule="linear",
+    gamma=0.99,
+    gae_lambda=0.95,
+    clip_coef=0.2,
+    ent_coef=0.0,
+    vf_coef=0.5,
+    max_grad_norm=0.5,
+)
+
 ALL: list[Row] = [
     Comparison(
         name="ppo-cartpole",
@@ -26,24 +48,7 @@ ALL: list[Row] = [
         steps=100_000,
         required=2.7,
         goal=3.5,
-        config=dict(
-            algo="ppo",
-            env_id="CartPole-v1",
-            num_envs=4,
-            num_steps=128,
-            num_minibatches=4,
-            update_epochs=4,
-            hidden_sizes=[64, 64],
-            activation="tanh",
-            learning_rate=2.5e-4,
-            learning_rate_schedule="linear",
-            gamma=0.99,
-            gae_lambda=0.95,
-            clip_coef=0.2,
-            ent_coef=0.0,
-            vf_coef=0.5,
-            max_grad_norm=0.5,
-        ),
+        config=PPO_CARTPOLE,
         peer=Peer(
             "stable-baselines3",
             dict(
@@ -66,6 +71,33 @@ ALL: list[Row] = [
                 policy_kwargs=SMALL_NETS,
             ),
         ),
+    ),
+    Throughput(
+        name="environments",
+        title="Environments alone, with random actions, against Gymnasium's SyncVectorEnv. A transition is real if "
+        "an action led to it: the step that only resets, in SyncVectorEnv's default mode, does not count.",
+        cases=[
+            Case("CartPole-v1", 4, 100_000),
+            Case("CartPole-v1", 16, 200_000),
+            Case("CartPole-v1", 64, 200_000),
+            Case("ALE/Pong-v5", 8, 4_000, required=1.5),
+        ],
+    ),
+    Scaling(
+        name="scaling",
+        title="How cost grows: PPO on CartPole-v1 as in `ppo-cartpole`, with other numbers of environments (the "
+        "rollout and its 4 minibatches grow with them) and other networks.",
+        config=PPO_CARTPOLE,
+        num_envs=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+        units=(32, 64, 128, 256, 512, 1024),
+        usual_envs=4,
+        usual_units=64,
+    ),
+    Checkpoints(
+        name="checkpoints",
+        title="What checkpoints at the default interval cost in shipped configs, with logging and evaluations as they "
+        "are shipped. A save is the whole of it: gathering the state, hashing, writing, and waiting for the disk.",
+        configs=("ppo/cartpole", "ppo/pendulum"),
     ),
 ]
 

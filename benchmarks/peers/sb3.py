@@ -4,8 +4,8 @@
 
 Settings: `algorithm`, `package` (stable_baselines3 unless given), `policy` (MlpPolicy), `env_id`, `num_envs`,
 `env_kwargs`, `atari` (whether frames get the library's own preprocessing, with these options), `arguments` and
-`policy_kwargs` of the algorithm, `linear` (names of arguments that fall to 0 over the run), `steps`, `seed`,
-`episodes`.
+`policy_kwargs` of the algorithm, `linear` (names of arguments that fall to 0 over the run), `warm_up` (steps of
+a first training that is not measured), `steps`, `seed`, `episodes`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_envs(settings: dict[str, Any], count: int, seed: int) -> VecEnv:
     return VecFrameStack(frames, n_stack=4)
 
 
-def train(settings: dict[str, Any], algorithm: Any) -> Any:
+def train(settings: dict[str, Any], algorithm: Any, steps: int) -> Any:
     """Make the environments and the model, and train it: what is measured."""
     arguments = dict(settings.get("arguments") or {})
     for name in settings.get("linear") or ():
@@ -54,13 +54,15 @@ def train(settings: dict[str, Any], algorithm: Any) -> Any:
         policy_kwargs=policy_kwargs,
         **arguments,
     )
-    return model.learn(settings["steps"])
+    return model.learn(steps)
 
 
 def main(settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     package = import_module(settings.get("package") or "stable_baselines3")
-    model, cost = measured(lambda: train(settings, getattr(package, settings["algorithm"])))
+    algorithm = getattr(package, settings["algorithm"])
+    train(settings, algorithm, settings["warm_up"])
+    model, cost = measured(lambda: train(settings, algorithm, settings["steps"]))
     score = None
     if settings["episodes"]:
         envs = make_envs(settings, min(EVALUATION_ENVS, settings["episodes"]), 1000 + settings["seed"])

@@ -1,0 +1,54 @@
+"""What checkpoints at the default interval cost, in shipped configs as they are shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.comparison import Options
+from benchmarks.report import Report, Spread, Verdict, digits, table
+from benchmarks.runs import Run, run
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    name: str
+    title: str
+    configs: Sequence[str]
+    at_most: float = 1.0  # percent of the run's time
+    rounds: int = 3
+
+    def run(self, options: Options) -> Report:
+        rounds = options.rounds or (1 if options.quick else self.rounds)
+        runs: dict[str, list[Run]] = {name: [] for name in self.configs}
+        for number in range(1, rounds + 1):
+            for name in self.configs:
+                config: dict[str, Any] = {"extends": name, "seed": number}
+                if options.steps or options.quick:
+                    config["total_timesteps"] = options.steps or 20_000
+                settings = {"config": config, "warm_up": 4096, "episodes": 0, "profile": True}
+                runs[name].append(run("benchmarks.ours", settings))
+            print(f"{self.name}: round {number} of {rounds}", flush=True)
+        return judge(self, runs)
+
+
+def share(done: Run, clock: str) -> float:
+    """Percent of a run's time that went into saving."""
+    return 100 * done["sections"]["checkpoint"][clock] / done[clock]
+
+
+def judge(row: Checkpoints, runs: dict[str, list[Run]]) -> Report:
+    lines, verdicts = [], []
+    for name, done in runs.items():
+        saving = [each["sections"]["checkpoint"] for each in done]
+        seconds, cpu = (
+            Spread([share(each, clock) for each in done]) for clock in ("wall_seconds", "cpu_seconds")
+        )
+        each = Spread([1000 * part["wall_seconds"] / part["calls"] for part in saving])
+        lines.append([name, done[0]["steps"], saving[0]["calls"], each, seconds, cpu])
+        text = f"{name}: checkpoints cost less than {row.at_most:g} % of the run's time: {digits(seconds.median)} %"
+        verdicts.append(Verdict(text, seconds.median < row.at_most))
+    header = ["config", "steps", "saves", "ms a save", "% of seconds", "% of CPU-seconds"]
+    versions = {"ours": next(iter(runs.values()))[0]["versions"]}
+    return Report(row.name, row.title, [table(header, lines)], verdicts, {"runs": runs}, None, versions)

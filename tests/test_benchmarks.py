@@ -1,0 +1,282 @@
+"""The benchmark's arithmetic, on made-up runs: no peer is installed and nothing is trained for long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from runs import in_child
+
+from benchmarks import checkpoints, environments, peers, sections
+from benchmarks.__main__ import main
+from benchmarks.comparison import Comparison, Peer, compare, no_worse
+from benchmarks.peers import PeerMissing
+from benchmarks.report import Report, Spread, Verdict, digits, table, write
+from benchmarks.rows import ROWS
+from benchmarks.runs import RunFailed, run
+from benchmarks.scaling import Scaling, steps_for, summarize
+from rl_training import load_config
+
+ROW = Comparison("row", "What it is.", {"algo": "ppo"}, Peer("peer", {}), steps=1000, required=2.7)
+SECTIONS = {"env": {"cpu_seconds": 1.0, "wall_seconds": 2.0, "calls": 4}}
+SECTIONS["checkpoint"] = {"cpu_seconds": 3.0, "wall_seconds": 1.0, "calls": 2}
+PROFILE = {"sections": SECTIONS}
+
+
+def made_up(cpu_seconds: float, score: float | None = 100.0, peak_mb: float = 300.0) -> dict[str, Any]:
+    versions = {"python": "3", "peer": "1.2"}
+    cost = dict(start_cpu_seconds=1.0, cpu_seconds=cpu_seconds, wall_seconds=2 * cpu_seconds, peak_mb=peak_mb)
+    return {"steps": 1000, **cost, "versions": versions, "score": score}
+
+
+def test_ratios_are_taken_within_rounds_and_the_median_counts() -> None:
+    ours = [made_up(1.0), made_up(2.0), made_up(1.0)]
+    theirs = [made_up(3.0), made_up(8.0), made_up(2.0)]  # 3, 4 and 2 times as slow
+    report = compare(ROW, {"ours": ours}, theirs, PROFILE)
+    assert report.data["ratio_per_cpu_second"] == [3.0, 4.0, 2.0]
+    assert report.verdicts[0].passed
+    assert report.verdicts[0].text.endswith("of peer: 3.00")
+    first = report.tables[0].splitlines()[2]
+    assert "env steps per CPU-second" in first
+    assert "1,000 (500–1,000)" in first
+    assert "333 (125–500)" in first
+    assert "3.00 (2.00–4.00)" in first
+
+
+def test_a_required_ratio_that_is_not_reached_fails() -> None:
+    report = compare(ROW, {"ours": [made_up(1.0)]}, [made_up(2.69)], PROFILE)
+    assert report.verdicts[0].passed is False
+    report = compare(ROW, {"ours": [made_up(1.0)]}, [made_up(2.7)], PROFILE)
+    assert report.verdicts[0].passed is True
+
+
+def test_memory_is_ours_to_theirs_and_variants_stand_beside() -> None:
+    ours = {"ours": [made_up(1.0, peak_mb=100)], "bf16": [made_up(0.5, peak_mb=50)]}
+    report = compare(ROW, ours, [made_up(1.0, peak_mb=200)], PROFILE)
+    lines = report.tables[0].splitlines()
+    assert "0.50 (0.50–0.50)" in next(line for line in lines if line.startswith("| peak memory"))
+    assert "2.00 (2.00–2.00)" in next(line for line in lines if line.startswith("| bf16: env steps per CPU"))
+
+
+def test_a_missing_peer_is_named_and_never_guessed() -> None:
+    missing = PeerMissing("peer could not be installed: no such version")
+    report = compare(ROW, {"ours": [made_up(1.0)]}, missing, PROFILE)
+    assert [verdict.passed for verdict in report.verdicts] == [None]
+    assert "no such version" in str(report.verdicts[0])
+    assert report.data["ratio_per_cpu_second"] is None
+    for line in report.tables[0].splitlines()[2:]:
+        assert line.split("|")[3].strip() == "missing"
+        assert "–" in line.split("|")[4]
+    assert "Missing: peer could not be installed" in report.tables[1]
+
+
+def test_scores_are_compared_over_seeds() -> None:
+    assert no_worse([500, 500, 500], [500, 500, 500])
+    assert no_worse([480, 500, 490], [500, 480, 500])  # 490 against 493.3, standard error 8.8
+    assert not no_worse([400, 410, 405], [500, 480, 500])
+    assert not no_worse([499], [500])
+    report = compare(ROW, {"ours": [made_up(1.0, score=90.0)]}, [made_up(3.0, score=100.0)], PROFILE)
+    assert report.verdicts[1].passed is False
+    assert "90.0 against 100" in report.verdicts[1].text
+
+
+def test_where_time_goes_adds_up_to_a_hundred_percent() -> None:
+    report = compare(ROW, {"ours": [made_up(1.0)]}, [made_up(3.0)], PROFILE)
+    assert "25.0 %" in report.tables[-1]
+    assert "75.0 %" in report.tables[-1]
+
+
+def test_environments_are_judged_case_by_case() -> None:
+    cases = [environments.Case("A", 4, 1000), environments.Case("B", 8, 1000, required=1.5)]
+    row = environments.Throughput("environments", "Steps.", cases)
+    mine = {case.name: [made_up(1.0)] for case in cases}
+    yours = {case.name: [made_up(1.2)] for case in cases}
+    assert [v.passed for v in environments.judge(row, mine, yours, None).verdicts] == [True, False]
+    assert [v.passed for v in environments.judge(row, mine, yours, "not there").verdicts] == [None, None]
+
+
+def test_checkpoints_are_judged_by_their_share_of_the_seconds() -> None:
+    row = checkpoints.Checkpoints("checkpoints", "Saves.", ["ppo/cartpole"])
+    slow = made_up(10.0) | {"sections": SECTIONS}  # 1 of 20 seconds
+    assert checkpoints.share(slow, "wall_seconds") == 5.0
+    assert checkpoints.share(slow, "cpu_seconds") == 30.0
+    assert [v.passed for v in checkpoints.judge(row, {"ppo/cartpole": [slow]}).verdicts] == [False]
+    fast = made_up(100.0) | {"sections": SECTIONS}
+    assert [v.passed for v in checkpoints.judge(row, {"ppo/cartpole": [fast]}).verdicts] == [True]
+
+
+def test_scaling_goes_along_two_lines_and_shortens_large_runs() -> None:
+    row = Scaling("scaling", "Sizes.", {}, (1, 4), (64, 1024), usual_envs=4, usual_units=64)
+    assert row.cases() == [(1, 64), (4, 64), (4, 1024)]
+    assert steps_for(64, 512, quick=False) == 100_000
+    assert steps_for(1024, 512, quick=False) < 10_000
+    assert steps_for(1024, 128 * 256, quick=True) == 2 * 128 * 256
+    report = summarize(row, {case: [made_up(1.0)] for case in row.cases()})
+    assert report.tables[0].count("1,000 (1,000–1,000)") == 2
+    assert report.tables[1].count("1,000 (1,000–1,000)") == 2
+
+
+def test_numbers_and_tables_read_well() -> None:
+    assert [digits(value) for value in (15231.4, 377.2, 37.46, 3.514, -0.021)] == [
+        "15,231",
+        "377",
+        "37.5",
+        "3.51",
+        "-0.02",
+    ]
+    assert str(Spread([3.0, 1.0, 2.0])) == "2.00 (1.00–3.00)"
+    assert table(["a", "number"], [["word", 1]]).splitlines() == [
+        "| a    | number |",
+        "| ---- | -----: |",
+        "| word |      1 |",
+    ]
+
+
+def test_a_report_is_written_with_its_picture_and_an_index(tmp_path: Path) -> None:
+    ours = {"ours": [made_up(1.0), made_up(1.1)]}
+    write(compare(ROW, ours, [made_up(3.0), made_up(3.0)], PROFILE), tmp_path)
+    write(Report("other", "Another.", [], [Verdict("is there", None)], {}), tmp_path)
+    text = (tmp_path / "row.md").read_text()
+    assert "cores" in text
+    assert "peer: python 3, peer 1.2" in text
+    assert (tmp_path / "row.png").read_bytes().startswith(b"\x89PNG")
+    document = json.loads((tmp_path / "row.json").read_text())
+    assert document["machine"]["cpu"]
+    assert document["data"]["ours"]["ours"][0]["steps"] == 1000
+    index = (tmp_path / "README.md").read_text()
+    assert "- [row](row.md), " in index
+    assert "  - passed: at least 2.7" in index
+    assert "  - not measured: is there" in index
+
+
+def test_a_peer_is_installed_once_and_a_failure_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def fake(command: list[str], **_: Any) -> Any:
+        commands.append(command)
+        return SimpleNamespace(
+            returncode=int("broken" in command[-1]), stderr="first\nno such version\n", stdout=""
+        )
+
+    monkeypatch.setattr(subprocess, "run", fake)
+    monkeypatch.setattr(peers, "ENVIRONMENTS", tmp_path / "venvs")
+    monkeypatch.setattr(peers, "FOLDER", tmp_path)
+    for name in ("good", "broken"):
+        (tmp_path / f"{name}.txt").write_text("package==1\n")
+        (tmp_path / "venvs" / name).mkdir(parents=True)
+    python = peers.interpreter("good")
+    assert python == tmp_path / "venvs" / "good" / "bin" / "python"
+    assert len(commands) == 2
+    assert peers.interpreter("good") == python
+    assert len(commands) == 2, "an environment that is there is used again"
+    (tmp_path / "good.txt").write_text("package==2\n")
+    peers.interpreter("good")
+    assert len(commands) == 4, "other versions are installed"
+    with pytest.raises(PeerMissing, match="broken could not be installed: no such version"):
+        peers.interpreter("broken")
+
+
+def test_a_run_that_fails_says_its_last_line() -> None:
+    with pytest.raises(RunFailed, match="No module named"):
+        run("no_such_module_anywhere", {})
+
+
+def test_an_unknown_row_is_refused_with_the_names_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "ppo-cartpoel"])
+    assert "ppo-cartpole" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted(peers.FOLDER.glob("*.txt")), ids=lambda path: path.stem)
+def test_peers_are_pinned_and_have_our_torch(path: Path) -> None:
+    pins = path.read_text().split()
+    assert all("==" in pin for pin in pins)
+    torch = [pin for pin in pins if pin.startswith("torch==")]
+    constraints = (peers.FOLDER.parents[1] / "constraints.txt").read_text().split()
+    assert not torch or torch[0] in constraints
+
+
+COMPARISONS = [row for row in ROWS.values() if isinstance(row, Comparison)]
+SAME_THING = {"gamma": "gamma", "gae_lambda": "gae_lambda", "ent_coef": "ent_coef", "vf_coef": "vf_coef"}
+SAME_THING |= {"learning_rate": "learning_rate", "max_grad_norm": "max_grad_norm"}
+SAME_THING |= {"clip_range": "clip_coef", "n_steps": "num_steps", "n_epochs": "update_epochs"}
+
+
+@pytest.mark.parametrize("row", COMPARISONS, ids=lambda row: row.name)
+def test_both_sides_have_the_same_settings(row: Comparison) -> None:
+    config, settings = load_config(dict(row.config)), row.peer.settings
+    assert (peers.FOLDER / f"{row.peer.name}.txt").exists()
+    assert config.env_id == settings["env_id"]
+    assert config.num_envs == settings["num_envs"]
+    for theirs, ours in SAME_THING.items():
+        if theirs in settings["arguments"] and hasattr(config, ours):
+            assert settings["arguments"][theirs] == getattr(config, ours), theirs
+    if hasattr(config, "num_minibatches"):
+        assert settings["arguments"]["batch_size"] * config.num_minibatches == config.steps_per_iteration
+    assert row.rounds >= 3
+
+
+def test_sections_take_off_what_is_inside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(
+        sections, "time", SimpleNamespace(process_time=lambda: clock.now, perf_counter=lambda: 2 * clock.now)
+    )
+    times = sections.Sections()
+
+    def take(seconds: float) -> None:
+        clock.now += seconds
+
+    inner = times.timed("env", lambda: take(3))
+    outer = times.timed("update", lambda: (take(1), inner(), inner(), take(2)))
+    closed = times.timed("evaluation", lambda: (take(1), inner()), closed=True)
+    outer()
+    closed()
+    inner()
+    assert times.cpu == {"env": 9, "update": 3, "evaluation": 4}
+    assert times.wall["update"] == 6
+    assert times.calls == {"env": 3, "update": 1, "evaluation": 1}
+    assert times.table({"cpu_seconds": 20.0, "wall_seconds": 40.0})["other"]["cpu_seconds"] == 4
+
+
+def test_a_profiled_run_finds_its_sections(tmp_path: Path) -> None:
+    """In a child, because profiling replaces functions of the package."""
+    path = tmp_path / "sections.json"
+
+    def child() -> None:
+        from benchmarks import ours
+
+        def keep(steps: int, cost: Any, packages: Any, **more: Any) -> None:
+            path.write_text(json.dumps({"steps": steps, **cost, **more}))
+
+        ours.report = keep  # type: ignore[assignment]
+        config = dict(
+            algo="ppo", env_id="CartPole-v1", num_envs=2, num_steps=16, total_timesteps=64, eval_episodes=1
+        )
+        ours.main({"config": config, "warm_up": 32, "episodes": 0, "profile": True})
+
+    assert in_child(child) == 0
+    done = json.loads(path.read_text())
+    calls = {name: section["calls"] for name, section in done["sections"].items()}
+    assert calls["env"] == 32
+    assert calls["acting"] >= 32
+    assert calls["update"] == 2
+    assert calls["returns"] >= 2
+    assert min(calls[name] for name in ("checkpoint", "logging", "evaluation", "storing")) >= 1
+    total = sum(section["cpu_seconds"] for section in done["sections"].values())
+    assert total == pytest.approx(done["cpu_seconds"])
+    assert all(section["cpu_seconds"] >= 0 for section in done["sections"].values())
+
+
+def test_a_row_is_enough_to_add_an_algorithm() -> None:
+    report = compare(
+        replace(ROW, name="new", required=None), {"ours": [made_up(1.0, None)]}, [made_up(3.0, None)], PROFILE
+    )
+    assert report.verdicts == []
+    assert "score" not in report.tables[0]
