@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training import load_config, resume, train
+from rl_training.runtime.controls import find_control, resolve
 
 # Every algorithm's small runs, by name; the kill tests go over all of them.
 RUNS: dict[str, dict[str, Any]] = {
@@ -40,8 +42,40 @@ RUNS: dict[str, dict[str, Any]] = {
         learning_rate_warmup_steps=500,
         target_kl=0.02,
     ),
+    "a2c-cartpole": dict(
+        algo="a2c",
+        env_id="CartPole-v1",
+        total_timesteps=3000,
+        num_envs=4,
+        learning_rate_schedule="linear",
+        ent_coef=0.01,
+        ent_coef_schedule="cosine",
+        normalize_observations=True,
+        normalize_rewards=True,
+    ),
 }
 CADENCES = dict(seed=3, log_interval=200, eval_interval=1000, eval_episodes=2, checkpoint_interval=400)
+
+# A run of seconds, for tests of one trainer.
+TINY: dict[str, Any] = dict(
+    env_id="CartPole-v1", total_timesteps=600, num_envs=2, num_steps=64, eval_episodes=2, hidden_sizes=[8]
+)
+
+
+def read_lines(result: Any) -> list[dict[str, float]]:
+    """The lines of a run's metrics."""
+    return [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def knobs_in_training_lines(result: Any, config: Any) -> list[dict[str, float]]:
+    """The training lines of a run, every knob of its config checked in each: exactly its value at that step."""
+    knobs = [name for name in type(config).model_fields if find_control(name)]
+    lines = [line for line in read_lines(result) if "policy_loss" in line]
+    assert lines
+    for line in lines:
+        expected = {name: resolve(name, config, step=line["step"]) for name in knobs}
+        assert {name: line.get(name) for name in knobs} == expected
+    return lines
 
 
 def small_config(name: str, **changes: Any) -> Any:

@@ -1,48 +1,64 @@
-"""PPO on environments whose right answers are known."""
+"""The on-policy family on environments whose right answers are known."""
 
 import numpy as np
 import pytest
 import torch
 
+from rl_training import load_config
+from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer
 from rl_training.state.seeding import seed_everything
 
+# What each algorithm needs more or other than the settings below, and how many times their iterations.
+ALGORITHMS = {
+    "ppo": (1, {}),
+    "a2c": (10, dict(num_steps=4, learning_rate=3e-2)),
+}
 
-def trained(env_id, iterations=40, **changes):
-    settings = dict(
-        num_envs=8, num_steps=16, learning_rate=3e-3, hidden_sizes=[32], gamma=0.9, total_timesteps=10**6
-    )
-    config = PPOConfig(env_id=f"probe/{env_id}-v0", **settings | changes)
-    seed_everything(1)
-    trainer = PPOTrainer(config)
-    knobs = Controls.of(config)
-    for i in range(iterations):
-        trainer.iterate(knobs.at(i * config.steps_per_iteration))
-    return trainer
+
+@pytest.fixture(params=ALGORITHMS)
+def trained(request):
+    """A function that trains one algorithm on a probe and gives its trainer."""
+
+    def train(env_id, iterations=40, **changes):
+        times, own = ALGORITHMS[request.param]
+        settings = dict(
+            num_envs=8, num_steps=16, learning_rate=3e-3, hidden_sizes=[32], gamma=0.9, total_timesteps=10**6
+        )
+        names = dict(algo=request.param, env_id=f"probe/{env_id}-v0")
+        config = load_config(names | settings | own | changes)
+        seed_everything(1)
+        trainer = trainer_class(config.algo)(config)
+        knobs = Controls.of(config)
+        for i in range(times * iterations):
+            trainer.iterate(knobs.at(i * config.steps_per_iteration))
+        return trainer
+
+    return train
 
 
 def values(trainer, *observations):
     return trainer.agent.value(np.array(observations, np.float32).reshape(len(observations), -1), ())
 
 
-def test_a_constant_reward_is_its_own_value():
+def test_a_constant_reward_is_its_own_value(trained):
     np.testing.assert_allclose(values(trained("ConstantReward"), 0.0), [1.0], atol=0.05)
 
 
-def test_the_value_follows_the_observation():
+def test_the_value_follows_the_observation(trained):
     np.testing.assert_allclose(values(trained("RewardByObservation"), -1.0, 1.0), [-1, 1], atol=0.1)
 
 
-def test_a_delayed_reward_is_discounted():
+def test_a_delayed_reward_is_discounted(trained):
     np.testing.assert_allclose(values(trained("DelayedReward"), 0.0, 1.0), [0.9, 1.0], atol=0.1)
 
 
 @pytest.mark.parametrize(
     ("env_id", "best"), [("RewardByAction", 1.0), ("RewardByBoth", 1.0), ("TwoChoices", 2.0), ("Coins", 3.0)]
 )
-def test_the_best_action_is_found(env_id, best):
+def test_the_best_action_is_found(env_id, best, trained):
     trainer = trained(env_id)
     result = evaluate(trainer.agent, trainer.config, episodes=30, seed=5)
     assert result["mean_return"] == best
@@ -50,12 +66,12 @@ def test_the_best_action_is_found(env_id, best):
     assert sampled["mean_return"] > 0.9 * best
 
 
-def test_a_continuous_action_reaches_its_target_inside_asymmetric_bounds():
+def test_a_continuous_action_reaches_its_target_inside_asymmetric_bounds(trained):
     trainer = trained("Target", iterations=120)
     assert evaluate(trainer.agent, trainer.config, episodes=10, seed=5)["mean_return"] > -0.02
 
 
-def test_a_picture_in_a_dict_is_seen():
+def test_a_picture_in_a_dict_is_seen(trained):
     trainer = trained("DictAndPicture", iterations=25, shared_trunk=True, normalize_observations=True)
     assert evaluate(trainer.agent, trainer.config, episodes=50, seed=5)["mean_return"] > 0.95
 

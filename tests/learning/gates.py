@@ -42,6 +42,7 @@ GATES = {
         Gate("ppo/cartpole", 475),
         Gate("ppo/acrobot", -95),
         Gate("ppo/pendulum", -250),
+        Gate("a2c/cartpole", 475),
     )
 }
 

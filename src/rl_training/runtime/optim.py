@@ -12,37 +12,23 @@ from rl_training.errors import NonFiniteError
 from rl_training.state.stateful import Stateful
 
 
-class Adam(Stateful):
-    """Adam (Kingma & Ba 2015) on all parameters of some modules at once.
+class Optimizer(Stateful):
+    """All parameters of some modules as one vector, and a step down a loss's gradient.
 
     The parameters are moved into one contiguous vector and become views of it, so that clipping and the
     update are a handful of operations whatever the number of layers. The learning rate comes with each
     step: there is no second clock.
     """
 
-    transient = ("names", "parameters", "gradient", "betas", "epsilon")
+    transient: tuple[str, ...] = ("names", "parameters", "gradient")
 
-    def __init__(
-        self,
-        modules: Sequence[nn.Module],
-        *,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
-    ) -> None:
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
         named = [pair for module in modules for pair in module.named_parameters()]
         self.names = [(name, parameter.numel()) for name, parameter in named]
         self.parameters, self.gradient = flatten_parameters([parameter for _, parameter in named])
-        self.betas, self.epsilon = betas, epsilon
-        self.mean = torch.zeros_like(self.parameters)
-        self.square = torch.zeros_like(self.parameters)
-        self.count = torch.zeros((), device=self.parameters.device)
 
     def step(self, loss: Tensor, learning_rate: float, max_grad_norm: float | None) -> dict[str, float]:
-        """One step down the gradient of `loss`, scaled to a norm of at most `max_grad_norm`.
-
-        m ← β₁ m + (1 - β₁) g;  v ← β₂ v + (1 - β₂) g²
-        θ ← θ - lr · m / (1 - β₁ᵗ) / (√(v / (1 - β₂ᵗ)) + ε)
-        """
+        """One step down the gradient of `loss`, scaled to a norm of at most `max_grad_norm`."""
         if not math.isfinite(loss.item()):
             raise NonFiniteError("loss")
         self.gradient.zero_()
@@ -52,6 +38,44 @@ class Adam(Stateful):
             raise NonFiniteError(self._first_not_finite())
         if max_grad_norm is not None and norm > max_grad_norm:
             self.gradient.mul_(max_grad_norm / (norm + 1e-6))
+        self.update(learning_rate)
+        return {"grad_norm": norm}
+
+    def update(self, learning_rate: float) -> None:
+        """Move the parameters by the gradient g as it stands."""
+        raise NotImplementedError
+
+    def _first_not_finite(self) -> str:
+        pieces = self.gradient.split([size for _, size in self.names])
+        for (name, _), piece in zip(self.names, pieces, strict=True):
+            if not piece.isfinite().all():
+                return f"gradient of {name}"
+        return "norm of the gradient"
+
+
+class Adam(Optimizer):
+    """Adam (Kingma & Ba 2015).
+
+    m ← β₁ m + (1 - β₁) g;  v ← β₂ v + (1 - β₂) g²
+    θ ← θ - lr · m / (1 - β₁ᵗ) / (√(v / (1 - β₂ᵗ)) + ε)
+    """
+
+    transient = ("betas", "epsilon")
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+    ) -> None:
+        super().__init__(modules)
+        self.betas, self.epsilon = betas, epsilon
+        self.mean = torch.zeros_like(self.parameters)
+        self.square = torch.zeros_like(self.parameters)
+        self.count = torch.zeros((), device=self.parameters.device)
+
+    def update(self, learning_rate: float) -> None:
         self.count += 1
         # torch's own kernel does in one pass what ten operations would do.
         torch._fused_adam_(
@@ -69,14 +93,28 @@ class Adam(Stateful):
             amsgrad=False,
             maximize=False,
         )
-        return {"grad_norm": norm}
 
-    def _first_not_finite(self) -> str:
-        pieces = self.gradient.split([size for _, size in self.names])
-        for (name, _), piece in zip(self.names, pieces, strict=True):
-            if not piece.isfinite().all():
-                return f"gradient of {name}"
-        return "norm of the gradient"
+
+class RMSprop(Optimizer):
+    """RMSprop as TensorFlow 1 had it, with which A2C's published results were made.
+
+        v ← α v + (1 - α) g²
+        θ ← θ - lr · g / √(v + ε)
+
+    ε stands inside the root, and v starts at 1: the first steps are small. With ε outside and v from 0, as
+    torch has it, the first step for a gradient of 1e-4 is 5e4 times as long.
+    """
+
+    transient = ("decay", "epsilon")
+
+    def __init__(self, modules: Sequence[nn.Module], *, decay: float = 0.99, epsilon: float = 1e-5) -> None:
+        super().__init__(modules)
+        self.decay, self.epsilon = decay, epsilon
+        self.square = torch.ones_like(self.parameters)
+
+    def update(self, learning_rate: float) -> None:
+        self.square.mul_(self.decay).addcmul_(self.gradient, self.gradient, value=1 - self.decay)
+        self.parameters.addcdiv_(self.gradient, (self.square + self.epsilon).sqrt_(), value=-learning_rate)
 
 
 def flatten_parameters(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:

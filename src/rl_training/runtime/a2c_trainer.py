@@ -1,0 +1,66 @@
+"""Advantage actor-critic: its config, its iteration, and `train_a2c`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from rl_training.algorithms.a2c import a2c_loss
+from rl_training.algorithms.ppo import normalize_advantage
+from rl_training.config import field, schedulable
+from rl_training.runtime.controls import Knobs
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.on_policy import OnPolicyConfig, OnPolicyTrainer
+from rl_training.runtime.optim import RMSprop
+from rl_training.runtime.workflows import Result, train
+
+
+@schedulable
+class A2CConfig(OnPolicyConfig):
+    """Advantage actor-critic, for discrete and continuous actions."""
+
+    algo: Literal["a2c"] = field("a2c", "The algorithm.")
+    num_envs: int = field(8, "Environments stepped side by side.", ge=1, le=65_536)
+    num_steps: int = field(5, "Steps in each environment per update.", ge=1)
+    learning_rate: float = field(7e-4, "RMSprop's step size.")
+    gae_lambda: float = field(
+        1.0, "Decay per step of the advantage estimate: 1 gives the paper's n-step returns, less gives GAE."
+    )
+    normalize_advantages: bool = field(False, "Whether advantages get mean 0 and deviation 1 in each update.")
+    shared_trunk: bool = field(False, "Whether actor and critic share their encoder.")
+
+
+class A2CTrainer(OnPolicyTrainer):
+    """Advantage actor-critic (Mnih et al. 2016), Algorithm S3 with its actors in step: one update from all."""
+
+    config_class = A2CConfig
+
+    def __init__(self, config: A2CConfig) -> None:
+        super().__init__(config)
+        self.optimizer = RMSprop([self.agent.network], decay=0.99, epsilon=1e-5)
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        # Perform a_t according to the policy π(a_t|s_t; θ), for T steps in B environments.
+        rollout, metrics = self.collect()
+        now = knobs.after(metrics.steps)
+        # R ← r_i + γR, from the value of the last state, or 0 after a terminal one; A = R - V(s_i).
+        metrics.add(self.add_advantages(rollout, now))
+        batch = self.flat_batch(rollout)
+        if self.config.normalize_advantages:
+            batch["advantage"] = normalize_advantage(batch["advantage"])
+        # One step on the gradients of all transitions.
+        loss, parts = a2c_loss(
+            *self.agent.evaluate(batch["obs"], batch["action"]),
+            batch["advantage"],
+            batch["return"],
+            ent_coef=now.ent_coef,
+            vf_coef=now.vf_coef,
+        )
+        metrics.add(parts)
+        metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
+        self.agent.observe(rollout["obs"])
+        return metrics
+
+
+def train_a2c(config: A2CConfig, **options: Any) -> Result:
+    """Train A2C from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)

@@ -1,0 +1,109 @@
+"""What the on-policy family shares: its experience, from the environments to a flat batch with advantages."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_training.algorithms.returns import explained_variance, gae
+from rl_training.config import Config, field
+from rl_training.data.batch import Batch, flatten_time
+from rl_training.data.collector import Collector
+from rl_training.data.normalization import RewardScaler
+from rl_training.envs.making import make_environments
+from rl_training.networks.actor_critic import ActorCritic
+from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+from rl_training.runtime.controls import Now
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.trainer import Trainer
+
+LEARNED_FROM = ("action", "log_prob", "value", "advantage", "return")
+
+
+class OnPolicyConfig(Config):
+    """The fields of every algorithm that learns from rollouts of its own policy."""
+
+    num_envs: int = field(4, "Environments stepped side by side.", ge=1, le=65_536)
+    num_steps: int = field(128, "Steps in each environment per rollout.", ge=1)
+    learning_rate: float = field(2.5e-4, "Adam's step size.")
+    gamma: float = field(0.99, "Discount per step.")
+    gae_lambda: float = field(
+        0.95, "Decay per step of the advantage estimate: 0 trusts the critic, 1 the returns."
+    )
+    ent_coef: float = field(0.0, "Weight of the entropy bonus in the loss.")
+    vf_coef: float = field(0.5, "Weight of the value loss in the loss.")
+    max_grad_norm: float | None = field(0.5, "Norm to which gradients are scaled down; none: no limit.")
+    log_std_init: float = field(0.0, "First log standard deviation of continuous actions, in model space.")
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.num_steps
+
+
+class OnPolicyTrainer(Trainer):
+    """An actor-critic and its rollouts; what is learned from them is the algorithm's own `iterate`."""
+
+    config: Any
+    agent: ActorCriticPolicy
+    network_class: ClassVar[type[ActorCritic]] = ActorCritic
+
+    def __init__(self, config: Any) -> None:
+        environments = make_environments(config, config.num_envs, config.seed, "train")
+        super().__init__(config, environments.lanes.observation_space, environments.lanes.action_space)
+        self.collector = Collector(environments, self.agent)
+        self.reward_scaler = RewardScaler(config.num_envs) if config.normalize_rewards else None
+
+    @classmethod
+    def make_agent(
+        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> ActorCriticPolicy:
+        return ActorCriticPolicy(
+            observation_space,
+            action_space,
+            normalize_observations=config.normalize_observations,
+            device=config.device,
+            network_class=cls.network_class,
+            hidden_sizes=config.hidden_sizes,
+            activation=config.activation,
+            image_encoder=config.image_encoder,
+            precision=config.precision,
+            shared_trunk=config.shared_trunk,
+            log_std_init=config.log_std_init,
+        )
+
+    def collect(self) -> tuple[Batch, Metrics]:
+        """A rollout [T, B] of the current policy, and the iteration's metrics with the episodes that ended."""
+        rollout = self.collector.collect(self.agent, self.config.num_steps)
+        return rollout, Metrics(self.config.steps_per_iteration, self.collector.environments.take_finished())
+
+    def add_advantages(self, rollout: Batch, now: Now) -> dict[str, Tensor]:
+        """Put `advantage` and `return` [T, B] into the rollout, from scaled rewards if they are to be scaled."""
+        terminated, truncated = rollout["terminated"], rollout["truncated"]
+        if self.reward_scaler is not None:
+            scaled = self.reward_scaler(
+                rollout["reward"].numpy(), (terminated | truncated).numpy(), now.gamma
+            )
+            rollout["reward"] = torch.from_numpy(scaled)
+        rollout |= gae(
+            rollout["reward"],
+            rollout["value"],
+            rollout["next_value"],
+            terminated,
+            truncated,
+            gamma=now.gamma,
+            gae_lambda=now.gae_lambda,
+        )
+        return {"explained_variance": explained_variance(rollout["value"], rollout["return"])}
+
+    def flat_batch(self, rollout: Batch) -> Batch:
+        """What losses are made from, as rows [T·B, ...] on the agent's device; `obs` normalised already."""
+        batch = flatten_time({name: rollout[name] for name in LEARNED_FROM})
+        batch = {name: column.to(self.agent.device) for name, column in batch.items()}
+        batch["obs"] = self.agent.inputs(flatten_time(rollout["obs"]))
+        return batch
+
+    def close(self) -> None:
+        self.collector.environments.close()
