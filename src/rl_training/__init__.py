@@ -6,12 +6,17 @@ The names above are loaded on first use (PEP 562), so that `import rl_training` 
 not wait for torch.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl_training.config import load_config
     from rl_training.runtime.workflows import evaluate_checkpoint, load_policy, resume, train
+
+# Threads that wait for work by spinning make torch ten times slower on a machine that does other things too.
+# Read by torch when it is loaded; whoever sets it otherwise has their way.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
 

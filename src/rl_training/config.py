@@ -80,7 +80,7 @@ class Config(BaseModel):
     env_id: str = field(..., "The environment: a registered Gymnasium id, or module:EnvId.", min_length=1)
     seed: int = field(1, "Where all randomness of the run comes from.", ge=0, le=2**63 - 1)
     total_timesteps: int = field(1_000_000, "Steps of the run, over all environments.", ge=1, le=10**15)
-    num_envs: int = field(1, "Environments stepped side by side.", ge=1)
+    num_envs: int = field(1, "Environments stepped side by side.", ge=1, le=65_536)
     max_episode_steps: int | None = field(None, "Steps after which an episode is cut; none: the env's.", ge=1)
     env_kwargs: dict[str, Any] = field({}, "Arguments for making the environment.")
     vectorization: Literal["sync", "async"] = field("sync", "Environments in this process, or in their own.")

@@ -1,6 +1,7 @@
 """`make learn`: every gate, every seed."""
 
 import pytest
+from learning import pong
 from learning.gates import GATES, median, run_gate, table
 
 
@@ -11,3 +12,8 @@ def test_gate(name):
     report = table(GATES[name], outcomes)
     print("\n" + report)
     assert median(outcomes) >= GATES[name].score, report
+
+
+@pytest.mark.learn
+def test_pong_improves():
+    assert pong.main([]) == 0

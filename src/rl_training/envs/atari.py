@@ -19,6 +19,8 @@ from rl_training.envs.lanes import Observation, Stepped, VectorLanes
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.trees import tree_map
 
+WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
 
 @dataclasses.dataclass(frozen=True)
 class AtariSettings:
@@ -47,7 +49,7 @@ class AtariSettings:
                 raise ConfigError(f"env_kwargs: Atari has no setting {key!r}{did_you_mean(key, names)}")
             kind = type(getattr(cls, key))
             if not isinstance(value, kind) and not (kind is float and type(value) is int):
-                raise ConfigError(f"env_kwargs: {key} must be a {kind.__name__}, not {value!r}")
+                raise ConfigError(f"env_kwargs: {key} must be {WORDS[kind]}, not {value!r}")
         settings = cls(**env_kwargs)
         if not (0 <= settings.sticky_actions <= 1 and settings.noop_max >= 0):
             raise ConfigError("env_kwargs: sticky_actions must be in [0, 1] and noop_max at least 0")

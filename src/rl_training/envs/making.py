@@ -15,6 +15,7 @@ from rl_training.config import Config
 from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
+from rl_training.envs.spaces import check_observation_space
 from rl_training.errors import ConfigError
 
 
@@ -26,6 +27,8 @@ def make_environments(config: Config, count: int, seed: int, stream: str) -> Env
             raise ConfigError("vectorization: Atari games run in threads of their own; leave it at sync")
         return Environments(make_atari_lanes(*wanted, training=stream == "train"), seed, stream)
     lanes = make_lanes(*wanted, config.vectorization)
+    # Before the first reset, which stacks observations: a space nobody understands may not even stack.
+    check_observation_space(lanes.observation_space, f"the observation of {config.env_id}")
     if not lanes.has_time_limit:
         warnings.warn(
             f"{config.env_id} has no time limit that Gymnasium knows of: an episode that never ends is never "

@@ -36,7 +36,7 @@ def check_action_space(space: spaces.Space[Any], where: str, allowed: tuple[type
     """Refuse, in one line, an action space that the algorithm cannot handle."""
     if not isinstance(space, allowed):
         names = ", ".join(kind.__name__ for kind in allowed)
-        raise ConfigError(f"{where} is a {type(space).__name__} space; this algorithm acts in {names}")
+        raise ConfigError(f"{where} is a {type(space).__name__} space; actions must be {names}")
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim != 1:
         raise ConfigError(
             f"{where} is a MultiDiscrete of shape {space.nvec.shape}; only one row of choices is supported"

@@ -8,10 +8,11 @@ import torch
 from gymnasium import spaces
 
 from rl_training.config import Config
-from rl_training.envs.spaces import ACTIONS, check_action_space, check_observation_space
+from rl_training.envs.spaces import ACTIONS, check_action_space
 from rl_training.networks.encoders import is_image
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
+from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
 
 # What torch found on this machine, read before anything changes it.
@@ -34,7 +35,6 @@ class Trainer(Stateful):
     def __init__(
         self, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        check_observation_space(observation_space, f"the observation of {config.env_id}")
         check_action_space(action_space, f"the action of {config.env_id}", self.action_spaces)
         self.config = config
         self.observation_space, self.action_space = observation_space, action_space
@@ -50,6 +50,9 @@ class Trainer(Stateful):
     def iterate(self, knobs: Knobs) -> Metrics:
         """One iteration: gather experience, learn from it, report."""
         raise NotImplementedError
+
+    def keep_segments_in(self, store: SegmentStore) -> None:
+        """Where to keep what only grows, such as a replay; most algorithms have nothing of the kind."""
 
     def close(self) -> None:
         """Let go of processes and emulators."""
