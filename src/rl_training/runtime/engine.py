@@ -33,6 +33,7 @@ from rl_training.state import checkpoints
 from rl_training.state.files import AppendLog
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
+from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
 
 
@@ -77,9 +78,12 @@ class Engine:
         self.controls = Controls.of(config)
         self.progress = Progress()
         self.last_good: Path | None = None
+        self.store = SegmentStore(run.replay)
+        trainer.keep_segments_in(self.store)
 
     def restore(self, path: Path, tree: Mapping[str, Any]) -> None:
         """Go back to a checkpoint."""
+        self.store.entries = dict(tree.get("segments", {}))
         self.trainer.agent.load_state_dict(tree["policy"]["agent"])
         self.trainer.load_state_dict(tree["trainer"])
         self.progress.load_state_dict(tree["progress"])
@@ -163,6 +167,7 @@ class Engine:
                 "policy": self._policy(),
                 "trainer": self.trainer.state_dict(),
                 "progress": self.progress.state_dict(),
+                "segments": self.store.entries,  # the trainer's state has brought them up to date
             }
             self.last_good = checkpoints.save_checkpoint(
                 self.run.checkpoints, self.progress.steps, tree, self.config.keep_checkpoints

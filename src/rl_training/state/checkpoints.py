@@ -2,18 +2,17 @@
 
 `step-000000050000/` holds `weights.safetensors` (the tensors of the acting policy), `state.safetensors` (all
 others) and `state.json` (everything else, with the sizes and SHA-256 of the two). `state.json` starts with
-its own SHA-256 over all bytes that follow, so that no bit of the three files can change unnoticed. All is
+its own SHA-256 over all bytes that follow, so that no bit of the three files can change unnoticed. It may list
+segments in `../../replay/` (see segments.py), again with their SHA-256: they belong to the checkpoint. All is
 written aside, synced and renamed into place. Reading runs no code: no pickles, no imports, no links followed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import shutil
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,12 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as format_tensors
 
 from rl_training.errors import CheckpointError, StorageError
-from rl_training.state import files
+from rl_training.state import files, segments
 from rl_training.state.encoding import Decoder, Encoder
+from rl_training.state.reading import Folder, digest, reason
 
 FORMAT = 1
-POLICY = "policy"
+POLICY, SEGMENTS = "policy", "segments"
 WEIGHTS, STATE, SKELETON = "weights.safetensors", "state.safetensors", "state.json"
 MAX_SKELETON_BYTES = 256 * 2**20
 MAX_TENSOR_BYTES = 16 * 2**30
@@ -45,8 +45,9 @@ class NewerFormatError(CheckpointError):
 def save_checkpoint(folder: Path, step: int, tree: Mapping[str, Any], keep: int) -> Path:
     """Write `tree` as `folder/step-<step>`, then remove all but the newest `keep` up to this step.
 
-    The tensors under tree["policy"] are the weights. Equal trees give equal bytes. Raises StorageError when a
-    write fails; all earlier checkpoints are then still there.
+    The tensors under tree["policy"] are the weights; tree["segments"], if there, lists the segments that belong
+    to it; those that no checkpoint lists any more are removed at the end. Equal trees give equal bytes. Raises
+    StorageError when a write fails; all earlier checkpoints are then still there.
     """
     contents = _encode(step, tree)
     final = folder / f"step-{step:012d}"
@@ -55,9 +56,12 @@ def save_checkpoint(folder: Path, step: int, tree: Mapping[str, Any], keep: int)
         _sweep(folder)
         _publish(final, contents)
     except OSError as error:
-        raise StorageError(f"cannot write {final}: {_reason(error)}; {_last_good(folder)}") from error
+        raise StorageError(f"cannot write {final}: {reason(error)}; {_last_good(folder)}") from error
     for old in [path for path in _checkpoints(folder) if _step_of(path) <= step][:-keep]:
         files.remove_directory(old)
+    if SEGMENTS in tree:
+        listed = {name for path in _checkpoints(folder) for name in _listed_segments(path)}
+        segments.sweep(_segment_folder(folder), listed)
     return final
 
 
@@ -73,7 +77,7 @@ def save_policy(path: Path, step: int, tree: Mapping[str, Any]) -> Path:
         _settle(path)
         _publish(path, contents)
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {_reason(error)}; the one before it is kept") from error
+        raise StorageError(f"cannot write {path}: {reason(error)}; the one before it is kept") from error
     return path
 
 
@@ -100,7 +104,7 @@ def load_checkpoint(path: Path, *, only: str | None = None) -> Tree:
 def checkpoint_step(path: Path) -> int:
     """The step at which the checkpoint at `path` was saved."""
     try:
-        with _Folder(path) as folder:
+        with Folder(path) as folder:
             return int(_skeleton(folder)["step"])
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no checkpoint here") from None
@@ -135,6 +139,8 @@ def _encode(step: int, tree: Mapping[str, Any]) -> dict[str, bytes]:
     for key, value in tree.items():
         if type(key) is not str:
             raise TypeError(f"the keys of a checkpoint are strings, not {key!r}")
+        if key == SEGMENTS:
+            continue
         if key == POLICY:
             skeleton[key] = encoders[WEIGHTS].encode(value)
         else:
@@ -144,9 +150,11 @@ def _encode(step: int, tree: Mapping[str, Any]) -> dict[str, bytes]:
     body = {
         "format": FORMAT,
         "step": step,
-        "files": {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in contents.items()},
+        "files": {name: {"bytes": len(data), "sha256": digest(data)} for name, data in contents.items()},
         "tree": skeleton,
     }
+    if SEGMENTS in tree:
+        body[SEGMENTS] = segments.check_entries(tree[SEGMENTS])
     text = json.dumps(body, allow_nan=False, separators=(",", ":"))[1:].encode() + b"\n"
     return contents | {SKELETON: _checksum_line(text) + text}
 
@@ -170,7 +178,7 @@ def _publish(final: Path, contents: dict[str, bytes]) -> None:
 
 def _load(path: Path, only: str | None) -> Tree:
     """The tree in exactly this directory; FileNotFoundError when it is not there."""
-    with _Folder(path) as folder:
+    with Folder(path) as folder:
         skeleton = _skeleton(folder)
         tree = skeleton["tree"]
         if only is not None:
@@ -178,7 +186,11 @@ def _load(path: Path, only: str | None) -> Tree:
                 raise folder.error(f"holds no {only!r}")
             tree = {only: tree[only]}
         try:
-            return _decode(folder, skeleton["files"], tree, whole=only is None)
+            decoded = _decode(folder, skeleton["files"], tree, whole=only is None)
+            if only is None and SEGMENTS in skeleton:
+                decoded[SEGMENTS] = segments.check_entries(skeleton[SEGMENTS])
+                segments.verify(_segment_folder(path.parent), decoded[SEGMENTS])
+            return decoded
         except (
             SafetensorError,
             ValueError,
@@ -188,10 +200,10 @@ def _load(path: Path, only: str | None) -> Tree:
             MemoryError,
             RecursionError,
         ) as error:
-            raise folder.error(f"cannot be read: {_reason(error)}") from error
+            raise folder.error(f"cannot be read: {reason(error)}") from error
 
 
-def _decode(folder: _Folder, listed: Any, tree: dict[str, Any], *, whole: bool) -> Tree:
+def _decode(folder: Folder, listed: Any, tree: dict[str, Any], *, whole: bool) -> Tree:
     decoders: dict[str, Decoder] = {}
     decoded = {}
     for key, node in tree.items():
@@ -207,7 +219,21 @@ def _decode(folder: _Folder, listed: Any, tree: dict[str, Any], *, whole: bool) 
     return decoded
 
 
-def _skeleton(folder: _Folder) -> dict[str, Any]:
+def _segment_folder(folder: Path) -> Path:
+    """Where the segments of the checkpoints in `folder` lie."""
+    return folder.parent / "replay"
+
+
+def _listed_segments(path: Path) -> set[str]:
+    """The segments a checkpoint lists; none if it is damaged, for then nobody will ask for them."""
+    try:
+        with Folder(path) as folder:
+            return set(segments.check_entries(_skeleton(folder).get(SEGMENTS, {})))
+    except (OSError, CheckpointError, ValueError):
+        return set()
+
+
+def _skeleton(folder: Folder) -> dict[str, Any]:
     """state.json, verified and of the right outer form."""
     data = folder.read(SKELETON, MAX_SKELETON_BYTES)
     line, end, text = data.partition(b"\n")
@@ -216,7 +242,7 @@ def _skeleton(folder: _Folder) -> dict[str, Any]:
     try:
         skeleton = json.loads(b"{" + text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise folder.error(f"{SKELETON} is no JSON: {_reason(error)}") from error
+        raise folder.error(f"{SKELETON} is no JSON: {reason(error)}") from error
     number = skeleton.get("format") if isinstance(skeleton, dict) else None
     if type(number) is not int:
         raise folder.error(f"{SKELETON} has no format number")
@@ -229,58 +255,21 @@ def _skeleton(folder: _Folder) -> dict[str, Any]:
     return skeleton
 
 
-def _tensors(folder: _Folder, name: str, listed: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _tensors(folder: Folder, name: str, listed: dict[str, Any]) -> dict[str, torch.Tensor]:
     entry = listed.get(name)
     if not isinstance(entry, dict):
         raise ValueError(f"{SKELETON} does not list {name}")
     size = entry.get("bytes")
     data = folder.read(name, min(size, MAX_TENSOR_BYTES) if type(size) is int else 0)
-    if len(data) != size or _digest(data) != entry.get("sha256"):
+    if len(data) != size or digest(data) != entry.get("sha256"):
         raise folder.error(f"{name} is damaged (its checksum does not match)")
     return parse_tensors(data)
-
-
-class _Folder:
-    """An open checkpoint directory: files are read from this very directory, whatever its name becomes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> _Folder:
-        try:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError) as error:
-            raise self.error(f"is no checkpoint directory: {_reason(error)}") from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-    def read(self, name: str, limit: int) -> bytes:
-        """A regular file of at most `limit` bytes. A link is not followed, a pipe is not waited for."""
-        try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(name, flags, dir_fd=self._descriptor)
-            with open(descriptor, "rb") as file:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise self.error(f"{name} is no regular file")
-                if status.st_size > limit:
-                    raise self.error(f"{name} is damaged: {status.st_size} bytes, more than the {limit} due")
-                return file.read(status.st_size)
-        except (OSError, MemoryError) as error:
-            raise self.error(f"{name} cannot be read: {_reason(error)}") from error
-
-    def error(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self.path}: {what}")
 
 
 def _holds(path: Path, contents: dict[str, bytes]) -> bool:
     """Whether the checkpoint at `path` has exactly these contents: a resumed run may save it again."""
     try:
-        with _Folder(path) as folder:
+        with Folder(path) as folder:
             return all(folder.read(name, len(data)) == data for name, data in contents.items())
     except (OSError, CheckpointError):
         return False
@@ -336,24 +325,14 @@ def _last_good(folder: Path) -> str:
     try:
         found = newest_good_checkpoint(folder)
     except (OSError, CheckpointError) as error:
-        return f"no good checkpoint is left ({_reason(error)})"
+        return f"no good checkpoint is left ({reason(error)})"
     return f"the last good checkpoint is {found[0]}" if found else "there is no checkpoint before it"
 
 
 def _checksum_line(text: bytes) -> bytes:
     """The first line of state.json, the opening brace included; `text` is all that follows it."""
-    return b'{"sha256":"' + _digest(text).encode() + b'",\n'
+    return b'{"sha256":"' + digest(text).encode() + b'",\n'
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _reason(error: BaseException) -> str:
-    """An error in one line."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(text.split())[:200]

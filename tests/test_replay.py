@@ -1,0 +1,355 @@
+"""Replay: hand-checked transitions, and a brute-force memory that everything is compared with."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_training.data.replay import Replay
+from rl_training.data.sum_tree import SumTree
+from rl_training.errors import CheckpointError, ConfigError, RunError
+from rl_training.state.segments import SegmentStore
+
+
+def column(*values: float) -> np.ndarray:
+    return np.array(values, np.float32).reshape(-1, 1)
+
+
+def add(replay: Replay, action: Any, reward: Any, next_obs: Any, *, end: str = "", obs: Any = None) -> None:
+    """One step of one lane with numbers for observations."""
+    replay.add(
+        np.array([action]),
+        np.array([reward]),
+        np.array([end == "terminated"]),
+        np.array([end == "truncated"]),
+        column(next_obs),
+        column(next_obs if obs is None else obs),
+    )
+
+
+def all_transitions(replay: Replay, gamma: float = 0.9) -> list[tuple[float, ...]]:
+    """Every transition that can be sampled, in the order of the ring."""
+    batch = replay._gather(np.arange(replay.first, replay.last), gamma)
+    names = ("obs", "action", "reward", "discount", "next_obs")
+    return list(zip(*(batch[name].reshape(len(replay)).tolist() for name in names), strict=True))
+
+
+def test_one_lane_by_hand() -> None:
+    """0 → 1 → 2 (terminated), then 10 → 11 (truncated), then 20 → 21."""
+    replay = Replay(100, column(0))
+    add(replay, 5, 0.5, 1)
+    add(replay, 6, 1.0, 2, end="terminated", obs=10)
+    add(replay, 7, 2.0, 11, end="truncated", obs=20)
+    add(replay, 8, 4.0, 21)
+    assert all_transitions(replay) == [
+        (0, 5, 0.5, pytest.approx(0.9), 1),
+        (1, 6, 1.0, 0.0, 2),  # terminated: the value of 2 counts nothing
+        (10, 7, 2.0, pytest.approx(0.9), 11),  # cut by a time limit: bootstraps from the final observation
+        (20, 8, 4.0, pytest.approx(0.9), 21),
+    ]
+
+
+def test_three_steps_by_hand() -> None:
+    replay = Replay(100, column(0), n_step=3)
+    for step, reward in enumerate((1.0, 2.0, 4.0)):
+        add(replay, step, reward, step + 1)
+    # 1 + 0.9 · 2 + 0.81 · 4 = 6.04, and the value of 3 is worth 0.9³ = 0.729.
+    assert all_transitions(replay) == [(0, 0, pytest.approx(6.04), pytest.approx(0.729), 3)]
+    add(replay, 3, 8.0, 4, end="truncated", obs=50)
+    assert all_transitions(replay)[1:] == [
+        (1, 1, pytest.approx(2 + 0.9 * 4 + 0.81 * 8), pytest.approx(0.729), 4),
+        (2, 2, pytest.approx(4 + 0.9 * 8), pytest.approx(0.81), 4),  # two steps were left
+        (3, 3, 8.0, pytest.approx(0.9), 4),
+    ]
+    add(replay, 4, 1.0, 51)
+    add(replay, 5, 3.0, 52, end="terminated", obs=60)
+    assert all_transitions(replay)[4:] == [(50, 4, pytest.approx(3.7), 0.0, 52), (51, 5, 3.0, 0.0, 52)]
+
+
+class Memory:
+    """Random episodes in some lanes, each observation a number of its own, remembered in full beside a replay."""
+
+    def __init__(self, lanes: int, capacity: int, n_step: int, stack: int, seed: int, **options: Any) -> None:
+        self.chance = random.Random(seed)
+        self.lanes, self.n_step, self.stack = lanes, n_step, stack
+        self.names = iter(range(1, 10**9))
+        self.episodes: list[list[dict[str, Any]]] = [[] for _ in range(lanes)]
+        self.known: dict[float, tuple[Any, ...]] = {}  # newest frame of obs -> the transition
+        self.obs = np.stack([self.fresh() for _ in range(lanes)])
+        self.replay = Replay(capacity, self.obs, n_step=n_step, stack=stack, **options)
+
+    def fresh(self) -> np.ndarray:
+        return np.array([[next(self.names)] for _ in range(self.stack)], np.float32).squeeze(
+            0 if self.stack == 1 else ()
+        )
+
+    def step(self) -> None:
+        action = np.array([self.chance.randrange(9) for _ in range(self.lanes)])
+        reward = np.array([self.chance.random() for _ in range(self.lanes)])
+        end = [self.chance.choice(["", "", "", "", "terminated", "truncated"]) for _ in range(self.lanes)]
+        if self.stack == 1:
+            next_obs = np.stack([self.fresh() for _ in range(self.lanes)])
+        else:
+            new = np.array([[[next(self.names)]] for _ in range(self.lanes)], np.float32)
+            next_obs = np.concatenate([self.obs[:, 1:], new], 1)
+        obs = next_obs.copy()
+        for lane in range(self.lanes):
+            self.episodes[lane].append(
+                dict(obs=self.obs[lane], action=action[lane], reward=reward[lane], next_obs=next_obs[lane])
+            )
+            self.remember(lane, end[lane])
+            if end[lane]:
+                self.episodes[lane] = []
+                obs[lane] = self.fresh()
+        terminated, truncated = (np.array([e == kind for e in end]) for kind in ("terminated", "truncated"))
+        self.replay.add(action, reward, terminated, truncated, next_obs, obs)
+        self.obs = obs
+
+    def remember(self, lane: int, end: str) -> None:
+        episode = self.episodes[lane]
+        for first in range(max(len(episode) - self.n_step, 0), len(episode)):
+            steps = episode[first : first + self.n_step]
+            if len(steps) == self.n_step or end:
+                total = sum(0.9**k * step["reward"] for k, step in enumerate(steps))
+                discount = 0.0 if end == "terminated" else 0.9 ** len(steps)
+                key = float(steps[0]["obs"].reshape(-1)[-1])
+                self.known[key] = (
+                    steps[0]["obs"],
+                    steps[0]["action"],
+                    total,
+                    discount,
+                    steps[-1]["next_obs"],
+                )
+
+    def compare(self) -> int:
+        """Everything in the replay against what is remembered; how many transitions there were."""
+        replay = self.replay
+        batch = replay._gather(np.arange(replay.first, replay.last), 0.9)
+        for row in range(len(replay)):
+            key = float(batch["obs"][row].reshape(-1)[-1])
+            obs, action, total, discount, next_obs = self.known[key]
+            np.testing.assert_array_equal(batch["obs"][row], obs)
+            np.testing.assert_array_equal(batch["next_obs"][row], next_obs)
+            assert int(batch["action"][row]) == action
+            assert float(batch["reward"][row]) == pytest.approx(total, abs=1e-5)
+            assert float(batch["discount"][row]) == pytest.approx(discount, abs=1e-6)
+        newest = set(list(self.known)[-len(replay) :])
+        return sum(float(obs.reshape(-1)[-1]) in newest for obs in batch["obs"])
+
+
+SHAPES = [(1, 1, 1), (3, 1, 1), (1, 3, 1), (4, 3, 1), (1, 1, 4), (3, 2, 4)]
+
+
+@pytest.mark.parametrize(("lanes", "n_step", "stack"), SHAPES)
+def test_everything_sampled_is_what_happened(lanes: int, n_step: int, stack: int) -> None:
+    """Over several turns of the ring, with stacks rebuilt at starts, ends and the seam."""
+    memory = Memory(lanes, 700, n_step, stack, seed=lanes)
+    for step in range(1500 // lanes):
+        memory.step()
+        if step % 97 == 20:
+            memory.compare()
+    count = len(memory.replay)
+    assert memory.compare() > 0.95 * count, "the newest transitions are the ones that are kept"
+    assert memory.replay.head > 2 * memory.replay.capacity
+    assert count > 0.4 * (memory.replay.capacity - memory.replay.margin) / stack
+
+
+def test_the_newest_transition_can_be_sampled_at_once_and_the_oldest_is_gone() -> None:
+    replay = Replay(50, column(0))
+    for step in range(200):
+        add(replay, step % 7, step, step + 1)
+    observations = [row[0] for row in all_transitions(replay)]
+    assert observations == list(range(200 - len(replay), 200))
+    assert len(replay) >= 50 - replay.margin - 1
+
+
+def test_uniform_sampling_is_uniform() -> None:
+    replay = Replay(64, column(0))
+    for step in range(100):
+        add(replay, 0, 0.0, step + 1)
+    np.random.seed(0)
+    drawn = np.concatenate([replay.sample(256, 0.9)["obs"].numpy().reshape(-1).copy() for _ in range(400)])
+    values, counts = np.unique(drawn, return_counts=True)
+    assert len(values) == len(replay)
+    expected = len(drawn) / len(replay)
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert chi_square < len(replay) + 4 * np.sqrt(2 * len(replay))
+
+
+def test_priorities_decide_how_often_and_weights_correct_it() -> None:
+    replay = Replay(64, column(0), prioritized=True)
+    for step in range(4):
+        add(replay, step, 0.0, step + 1)
+    first = replay.sample_by_priority(4, 0.9, 0.4)
+    assert sorted(first["action"].tolist()) == [0, 1, 2, 3], "new ones all have the largest priority"
+    assert first["weight"].tolist() == [1.0] * 4
+    replay.set_priorities(np.arange(4), np.array([1.0, 2.0, 3.0, 4.0]), 1.0)
+    np.random.seed(0)
+    counts, weights = np.zeros(4), np.zeros(4)
+    for _ in range(500):
+        batch = replay.sample_by_priority(20, 0.9, 0.5)
+        np.add.at(counts, batch["action"].numpy(), 1)
+        weights[batch["action"].numpy()] = batch["weight"].numpy()
+    np.testing.assert_allclose(counts / counts.sum(), [0.1, 0.2, 0.3, 0.4], atol=0.01)
+    # (N P)^-½ by hand: P = 0.1 … 0.4, N = 4, divided by the largest.
+    expected = (4 * np.array([0.1, 0.2, 0.3, 0.4])) ** -0.5
+    np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-5)
+    add(replay, 4, 0.0, 5)
+    assert replay.priorities is not None
+    assert replay.priorities.get(np.array([4]))[0] == pytest.approx(4.0, abs=1e-4), (
+        "a new one has the largest"
+    )
+
+
+def test_priorities_of_what_is_overwritten_are_gone() -> None:
+    replay = Replay(40, column(0), prioritized=True)
+    for step in range(500):
+        add(replay, 0, 0.0, step + 1)
+        batch = replay.sample_by_priority(8, 0.9, 0.4)
+        assert (batch["obs"] > step - 40).all()
+        replay.set_priorities(batch["index"], np.random.random(8) * 5, 0.6)
+    assert replay.priorities is not None
+    leaves = replay.priorities.get(np.arange(40))
+    assert (leaves > 0).sum() == len(replay)
+
+
+def test_a_sum_tree_is_a_function_of_its_leaves() -> None:
+    chance = np.random.default_rng(0)
+    tree = SumTree(37)
+    for _ in range(200):
+        places = chance.integers(0, 37, 5)
+        tree.put(places, chance.random(5) * 10.0 ** chance.integers(-6, 6))
+    again = SumTree(37)
+    again.load(np.arange(37), tree.get(np.arange(37)), tree.largest)
+    np.testing.assert_array_equal(tree.nodes, again.nodes)
+    places, probability = tree.draw(np.full(1000, np.nextafter(1.0, 0.0)))
+    assert (probability > 0).all() and (places < 37).all()
+
+
+def test_frames_that_do_not_slide_are_refused() -> None:
+    obs = np.zeros((1, 4, 2, 2), np.uint8)
+    replay = Replay(200, obs, stack=4)
+    with pytest.raises(RunError, match="do not slide"):
+        replay.add(np.array([0]), np.array([0.0]), np.array([False]), np.array([False]), obs + 3, obs + 3)
+
+
+def test_a_ring_too_small_for_its_lanes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="buffer_size must be at least"):
+        Replay(10, np.zeros((8, 1), np.float32))
+
+
+def test_a_million_atari_frames_fit_in_seven_and_a_half_gigabytes() -> None:
+    obs = np.zeros((8, 4, 84, 84), np.uint8)
+    replay = Replay(1_000_000, obs, stack=4, prioritized=True)
+    replay.add(np.zeros(8, np.int64), np.zeros(8), np.zeros(8, bool), np.zeros(8, bool), obs, obs)
+    assert replay.priorities is not None
+    assert replay.nbytes + replay.priorities.nodes.nbytes < 7.5e9
+
+
+def test_dict_observations_and_wide_floats() -> None:
+    def obs(number: float) -> dict[str, np.ndarray]:
+        return {"a": np.full((2, 3), float(number)), "b": np.full((2,), int(number))}
+
+    replay = Replay(100, obs(0))
+    for step in range(3):
+        replay.add(
+            np.full((2, 1), 0.5),
+            np.ones(2),
+            np.zeros(2, bool),
+            np.zeros(2, bool),
+            obs(step + 1),
+            obs(step + 1),
+        )
+    batch = replay._gather(np.arange(6), 0.9)
+    assert batch["obs"]["a"].dtype.is_floating_point and batch["obs"]["a"].element_size() == 4
+    assert batch["next_obs"]["b"].tolist() == [1, 1, 2, 2, 3, 3]
+
+
+def batches(replay: Replay) -> list[bytes]:
+    np.random.seed(5)
+    drawn = []
+    for _ in range(3):
+        if replay.priorities is None:
+            batch = replay.sample(32, 0.9)
+        else:
+            batch = replay.sample_by_priority(32, 0.9, 0.5)
+            replay.set_priorities(batch["index"], np.random.random(32), 0.6)
+        drawn += [
+            batch[name].numpy().tobytes() for name in ("obs", "action", "reward", "discount", "next_obs")
+        ]
+    return drawn
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("stored", [False, True], ids=["in the state", "in segments"])
+@pytest.mark.parametrize(("lanes", "n_step", "stack"), SHAPES)
+def test_a_replay_comes_back_exactly(
+    lanes: int, n_step: int, stack: int, stored: bool, prioritized: bool, tmp_path: Path
+) -> None:
+    """Saved now and then, over more than one turn of the ring: what the loaded one draws is what this one draws."""
+    memory = Memory(lanes, 700, n_step, stack, seed=lanes, prioritized=prioritized)
+    replay, store = memory.replay, SegmentStore(tmp_path)
+    if stored:
+        replay.store = store
+    for step in range(900 // lanes):
+        memory.step()
+        if step % (250 // lanes) == 5:
+            state = replay.state_dict()
+            other = Memory(lanes, 700, n_step, stack, seed=99, prioritized=prioritized).replay
+            if stored:
+                other.store = SegmentStore(tmp_path)
+                other.store.entries = dict(store.entries)
+            other.load_state_dict(state)
+            assert (other.first, other.last, other.head) == (replay.first, replay.last, replay.head)
+            assert batches(other) == batches(replay)
+            memory.replay = replay = other  # and go on with the loaded one
+            store = other.store or store
+    memory.compare()
+    if stored:
+        assert len(store.entries) > 10
+
+
+def test_a_segment_is_written_once_and_a_checkpoint_writes_only_what_is_new(tmp_path: Path) -> None:
+    """With 100 000 transitions, the state itself and what a save adds to the disk are each under 5 % of the buffer."""
+    obs = np.zeros((1, 32), np.float32)
+    replay = Replay(100_000, obs)
+    store = replay.store = SegmentStore(tmp_path)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            replay.add(
+                np.zeros((1, 4), np.float32), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), obs, obs
+            )
+
+    steps(110_000)
+    replay.state_dict()
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    steps(1000)
+    state = replay.state_dict()
+    in_state = sum(array.nbytes for array in state["slots"].values())
+    new = [path for path in tmp_path.iterdir() if path.name not in before]
+    on_disk = in_state + sum(path.stat().st_size for path in new)
+    assert all((tmp_path / name).stat().st_mtime_ns == then for name, then in before.items())
+    assert 0 < on_disk < 0.05 * replay.nbytes
+    assert sum(entry["bytes"] for entry in store.entries.values()) < 1.05 * replay.nbytes
+
+
+def test_a_damaged_segment_is_refused(tmp_path: Path) -> None:
+    store = SegmentStore(tmp_path)
+    store.write("replay-000000000000.safetensors", {"a": np.arange(5)})
+    np.testing.assert_array_equal(store.read("replay-000000000000.safetensors")["a"], np.arange(5))
+    path = tmp_path / "replay-000000000000.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="checksum"):
+        store.read(path.name)
+    path.unlink()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        store.read(path.name)
+    with pytest.raises(CheckpointError, match="does not list"):
+        store.read("replay-000000000001.safetensors")
