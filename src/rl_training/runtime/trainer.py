@@ -13,7 +13,6 @@ from rl_training.networks.encoders import is_image
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.state.segments import SegmentStore
-from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
 
 # What torch found on this machine, read before anything changes it.
@@ -51,9 +50,6 @@ class Trainer(Stateful):
     def iterate(self, knobs: Knobs) -> Metrics:
         """One iteration: gather experience, learn from it, report."""
         raise NotImplementedError
-
-    def keep_segments_in(self, store: SegmentStore) -> None:
-        """Where to keep what only grows, such as a replay; most algorithms have nothing of the kind."""
 
     def keep_segments_in(self, store: SegmentStore) -> None:
         """Where to keep what only grows, such as a replay; most algorithms have nothing of the kind."""
