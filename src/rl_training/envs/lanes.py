@@ -83,8 +83,8 @@ class LocalLanes:
 
     def step(self, actions: np.ndarray) -> Stepped:
         rows, rewards, ended, cut = [], [], [], []
-        # Discrete environments index with their action, and a Python int does that fastest.
-        for lane, action in enumerate(actions.tolist() if actions.ndim == 1 else actions):
+        # Elements stay numpy's own: Gymnasium checks those faster than Python's numbers.
+        for lane, action in enumerate(actions):
             obs, gained, over, out_of_time, _ = self.envs[lane].step(action)
             self.age[lane] += 1
             rows.append(obs)
@@ -102,7 +102,7 @@ class LocalLanes:
         rows = []
         for lane, (env, seed, episode) in enumerate(zip(self.envs, seeds, actions, strict=True)):
             obs, _ = env.reset(seed=seed)
-            for action in episode.tolist() if episode.ndim == 1 else episode:
+            for action in episode:
                 obs = env.step(action)[0]
             self.age[lane] = len(episode)
             rows.append(obs)
