@@ -33,6 +33,23 @@ def test_log_prob_and_entropy_are_those_of_torch(name):
     torch.testing.assert_close(family.entropy(parameters), expected.entropy())
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_divergences_are_those_of_torch_and_zero_from_oneself(name):
+    torch.manual_seed(0)
+    family, make = CASES[name]
+    one, other = torch.randn(2, 5, 7, family.num_parameters)
+    torch.testing.assert_close(family.kl(one, other), reference.kl_divergence(make(one), make(other)))
+    torch.testing.assert_close(family.kl(one, one), torch.zeros(5, 7), atol=1e-6, rtol=0)
+
+
+def test_the_divergence_of_several_choices_is_the_sum_of_theirs():
+    torch.manual_seed(0)
+    one, other = torch.randn(2, 6, 5)
+    pairs = zip(one.split([2, 3], -1), other.split([2, 3], -1), strict=True)
+    parts = [Categorical(p.shape[-1]).kl(p, q) for p, q in pairs]
+    torch.testing.assert_close(MultiCategorical((2, 3)).kl(one, other), sum(parts))
+
+
 def test_several_choices_are_independent():
     torch.manual_seed(0)
     family = MultiCategorical((2, 3))

@@ -14,6 +14,7 @@ from rl_training.state.seeding import seed_everything
 # What each algorithm needs more or other than the settings below, and how many times their iterations.
 ALGORITHMS = {
     "ppo": (1, {}),
+    "trpo": (0.5, dict(num_envs=16, target_kl=0.05, cg_damping=1e-3, num_minibatches=4)),
     "a2c": (10, dict(num_steps=4, learning_rate=3e-2)),
 }
 
@@ -32,7 +33,7 @@ def trained(request):
         seed_everything(1)
         trainer = trainer_class(config.algo)(config)
         knobs = Controls.of(config)
-        for i in range(times * iterations):
+        for i in range(int(times * iterations)):
             trainer.iterate(knobs.at(i * config.steps_per_iteration))
         return trainer
 
@@ -72,7 +73,7 @@ def test_a_continuous_action_reaches_its_target_inside_asymmetric_bounds(trained
 
 
 def test_a_picture_in_a_dict_is_seen(trained):
-    trainer = trained("DictAndPicture", iterations=25, shared_trunk=True, normalize_observations=True)
+    trainer = trained("DictAndPicture", iterations=25, normalize_observations=True)
     assert evaluate(trainer.agent, trainer.config, episodes=50, seed=5)["mean_return"] > 0.95
 
 

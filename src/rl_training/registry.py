@@ -12,6 +12,7 @@ from rl_training.errors import ConfigError, did_you_mean
 ALGORITHMS = {
     "ppo": "rl_training.runtime.ppo_trainer:PPOTrainer",
     "a2c": "rl_training.runtime.a2c_trainer:A2CTrainer",
+    "trpo": "rl_training.runtime.trpo_trainer:TRPOTrainer",
 }
 
 

@@ -43,6 +43,8 @@ GATES = {
         Gate("ppo/acrobot", -95),
         Gate("ppo/pendulum", -250),
         Gate("a2c/cartpole", 475),
+        Gate("trpo/cartpole", 475),
+        Gate("trpo/pendulum", -250),
     )
 }
 

@@ -30,6 +30,9 @@ class Family(Protocol):
 
     def entropy(self, parameters: Tensor) -> Tensor: ...
 
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        """KL(p ‖ q) of the distributions with these parameters, in nats."""
+
 
 @dataclass(frozen=True)
 class Categorical:
@@ -54,6 +57,11 @@ class Categorical:
     def entropy(self, parameters: Tensor) -> Tensor:
         log_prob = F.log_softmax(parameters, -1)
         return -(log_prob.exp() * log_prob).sum(-1)
+
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        """Σᵢ pᵢ (log pᵢ - log qᵢ)."""
+        log_p, log_q = F.log_softmax(parameters, -1), F.log_softmax(other, -1)
+        return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,10 @@ class MultiCategorical:
     def entropy(self, parameters: Tensor) -> Tensor:
         return torch.stack([family.entropy(part) for family, part in self._split(parameters)]).sum(0)
 
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        pairs = zip(self._split(parameters), self._split(other), strict=True)
+        return torch.stack([family.kl(part, against) for (family, part), (_, against) in pairs]).sum(0)
+
 
 @dataclass(frozen=True)
 class Bernoulli:
@@ -106,6 +118,11 @@ class Bernoulli:
     def entropy(self, parameters: Tensor) -> Tensor:
         """H = softplus(l) - l σ(l) for each logit l."""
         return (F.softplus(parameters) - parameters * parameters.sigmoid()).sum(-1)
+
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        """σ(l) (l - m) - softplus(l) + softplus(m) for each pair of logits l, m."""
+        cross = parameters.sigmoid() * (parameters - other)
+        return (cross - F.softplus(parameters) + F.softplus(other)).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -135,3 +152,11 @@ class DiagonalGaussian:
         """Σ log σ + ½ log 2πe."""
         log_std = parameters[..., self.num_dimensions :]
         return log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.num_dimensions
+
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        """Σ log(σ_q / σ_p) + (σ_p² + (μ_p - μ_q)²) / 2σ_q² - ½."""
+        mean, log_std = parameters.chunk(2, -1)
+        other_mean, other_log_std = other.chunk(2, -1)
+        square = (2 * log_std).exp() + (mean - other_mean).square()
+        spread = other_log_std - log_std
+        return (spread + 0.5 * square * (-2 * other_log_std).exp() - 0.5).sum(-1)

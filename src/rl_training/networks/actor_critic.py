@@ -84,6 +84,9 @@ class ActorCritic(nn.Module):
         seen = features if self.critic_encoder is None else self.critic_encoder(obs)
         return self.actor_head(features), self.critic_head(seen).squeeze(-1)
 
+    def policy(self, obs: Any) -> Tensor:
+        return self.actor_head(self.actor_encoder(obs))
+
     def value(self, obs: Any) -> Tensor:
         encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
         return self.critic_head(encoder(obs)).squeeze(-1)

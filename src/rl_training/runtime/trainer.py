@@ -26,7 +26,7 @@ class Trainer(Stateful):
     checkpoint's policy can be loaded without the training machinery.
     """
 
-    transient = ("config", "agent", "observation_space", "action_space")
+    transient: tuple[str, ...] = ("config", "agent", "observation_space", "action_space")
     config_class: ClassVar[type[Config]]
     action_spaces: ClassVar[tuple[type, ...]] = ACTIONS
 

@@ -1,0 +1,132 @@
+"""Trust Region Policy Optimization: its config, its iteration, and `train_trpo`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from rl_training.algorithms.ppo import normalize_advantage, value_loss
+from rl_training.algorithms.trpo import (
+    conjugate_gradient,
+    fisher_vector_product,
+    flat_gradient,
+    line_search,
+    step_length,
+    surrogate,
+)
+from rl_training.config import field, schedulable
+from rl_training.data.batch import Batch, minibatches
+from rl_training.errors import NonFiniteError
+from rl_training.runtime.controls import Knobs, Now
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.on_policy import OnPolicyConfig, OnPolicyTrainer
+from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.workflows import Result, train
+
+
+@schedulable
+class TRPOConfig(OnPolicyConfig):
+    """Trust Region Policy Optimization, for discrete and continuous actions."""
+
+    algo: Literal["trpo"] = field("trpo", "The algorithm.")
+    num_envs: int = field(2, "Environments stepped side by side.", ge=1, le=65_536)
+    num_steps: int = field(1024, "Steps in each environment per rollout.", ge=1)
+    target_kl: float = field(0.01, "Radius δ of the trust region: the most an update may move, in nats.")
+    ent_coef: float = field(0.0, "Weight of the entropy bonus in the surrogate.")
+    cg_iterations: int = field(10, "Conjugate gradient iterations per update.", ge=1)
+    cg_damping: float = field(0.1, "Share of the identity added to the Fisher matrix.", ge=0)
+    line_search_tries: int = field(10, "Step lengths tried before an update is given up.", ge=1)
+    line_search_shrink: float = field(0.8, "Each tried step as a share of the one before.", gt=0, lt=1)
+    learning_rate: float = field(1e-3, "Adam's step size, for the value function.")
+    update_epochs: int = field(10, "Passes over each rollout in fitting the value function.")
+    num_minibatches: int = field(16, "Parts into which each of these passes cuts the rollout.", ge=1)
+    vf_coef: float = field(1.0, "Weight of the value loss, which counts through the limit of its gradient.")
+    max_grad_norm: float | None = field(None, "Norm of the value function's gradient; none: no limit.")
+
+    @property
+    def shared_trunk(self) -> bool:
+        return False  # fitting the value function must not move the policy
+
+
+class TRPOTrainer(OnPolicyTrainer):
+    """Trust Region Policy Optimization (Schulman et al. 2015), with GAE and a value function fitted apart."""
+
+    config_class = TRPOConfig
+    transient = ("policy", "theta")
+
+    def __init__(self, config: TRPOConfig) -> None:
+        super().__init__(config)
+        network = self.agent.network
+        assert network.critic_encoder is not None
+        self.policy = [*network.actor_encoder.parameters(), *network.actor_head.parameters()]
+        self.theta, _ = flatten_parameters(self.policy)
+        self.optimizer = Adam([network.critic_encoder, network.critic_head])
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        # Collect state-action pairs and estimate their advantages.
+        rollout, metrics = self.collect()
+        now = knobs.after(metrics.steps)
+        metrics.add(self.add_advantages(rollout, now))
+        batch = self.flat_batch(rollout)
+        batch["advantage"] = normalize_advantage(batch["advantage"])
+        # Maximise the surrogate within the trust region.
+        metrics.add(self.improve_policy(batch, now))
+        # Fit the value function to the returns.
+        for minibatch in minibatches(batch, now.update_epochs, self.config.num_minibatches):
+            value = self.agent.network.value(minibatch["obs"])
+            loss = value_loss(value, minibatch["value"], minibatch["return"], None)
+            metrics.add({"value_loss": loss.detach()})
+            metrics.add(self.optimizer.step(now.vf_coef * loss, now.learning_rate, now.max_grad_norm))
+        self.agent.observe(rollout["obs"])
+        return metrics
+
+    def improve_policy(self, batch: Batch, now: Now) -> dict[str, float]:
+        """One step θ ← θ + β x along x = F⁻¹ g, shortened until KL ≤ δ holds and the surrogate improves."""
+        config, network, family = self.config, self.agent.network, self.agent.family
+
+        def objective(parameters: torch.Tensor) -> torch.Tensor:
+            log_prob, entropy = family.log_prob(parameters, batch["action"]), family.entropy(parameters)
+            return surrogate(log_prob, batch["log_prob"], batch["advantage"], entropy, now.ent_coef)
+
+        # g = ∇L and x ≈ F⁻¹ g, from products with F alone.
+        new = network.policy(batch["obs"])
+        old = new.detach()
+        before = objective(new)
+        gradient = flat_gradient(before, self.policy)
+        if not gradient.isfinite().all():
+            raise NonFiniteError("gradient of the surrogate")
+        kl_gradient = flat_gradient(family.kl(old, new).mean(), self.policy, differentiable=True)
+
+        def fisher(vector: torch.Tensor) -> torch.Tensor:
+            return fisher_vector_product(kl_gradient, self.policy, vector, config.cg_damping)
+
+        direction = conjugate_gradient(fisher, gradient, config.cg_iterations)
+        # β = √(2 δ / xᵀF x), then a backtracking line search.
+        full_step = direction * step_length(direction, fisher(direction), now.target_kl)
+        start = self.theta.clone()
+
+        @torch.no_grad()
+        def measure(fraction: float) -> tuple[float, float]:
+            self.theta.copy_(start).add_(full_step, alpha=fraction)
+            moved = network.policy(batch["obs"])
+            return (objective(moved) - before).item(), family.kl(old, moved).mean().item()
+
+        fraction, improvement, kl = line_search(
+            measure, now.target_kl, config.line_search_shrink, config.line_search_tries
+        )
+        if not fraction:
+            self.theta.copy_(start)
+        return {
+            "policy_loss": -before.item(),
+            "surrogate_improvement": improvement,
+            "kl": kl,
+            "step_fraction": fraction,
+            "entropy": family.entropy(old).mean().item(),
+            "policy_grad_norm": gradient.norm().item(),
+        }
+
+
+def train_trpo(config: TRPOConfig, **options: Any) -> Result:
+    """Train TRPO from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)
