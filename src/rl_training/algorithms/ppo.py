@@ -52,7 +52,9 @@ def ppo_loss(
     policy = -clipped_surrogate(ratio, old["advantage"], clip_coef)
     critic = value_loss(value, old["value"], old["return"], value_clip_coef)
     bonus = entropy.mean()
-    loss = policy + vf_coef * critic - ent_coef * bonus
+    loss = policy + vf_coef * critic
+    if ent_coef:  # without a weight it is only logged, and its gradient would be computed for nothing
+        loss = loss - ent_coef * bonus
     with torch.no_grad():
         parts = {
             "policy_loss": policy.detach(),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.data.collector import Carry
 from rl_training.data.normalization import ObservationNormalizer
@@ -20,7 +20,9 @@ from rl_training.trees import tree_map
 class ActorCriticPolicy(Stateful):
     """Feed-forward, so it carries nothing from step to step."""
 
-    transient = ("family", "device", "precision", "small")
+    transient: tuple[str, ...] = ("family", "device", "precision", "small")
+    network_class: ClassVar[type[nn.Module]] = ActorCritic
+    network: Any
 
     def __init__(
         self,
@@ -30,27 +32,31 @@ class ActorCriticPolicy(Stateful):
         normalize_observations: bool,
         device: str,
         precision: str = "fp32",
-        network_class: type[ActorCritic] = ActorCritic,
         **network: Any,
     ) -> None:
         self.family = action_family(action_space)
         self.device, self.precision = torch.device(device), precision
-        self.network = network_class(observation_space, self.family, **network).to(self.device)
+        self.network = self.network_class(observation_space, self.family, **network).to(self.device)
         self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
-        self.small = SmallActorCritic.of(self.network, self.family) if precision == "fp32" else None
+        feed_forward = isinstance(self.network, ActorCritic)
+        small = feed_forward and precision == "fp32"
+        self.small = SmallActorCritic.of(self.network, self.family) if small else None
 
     def initial(self, count: int) -> Carry:
         return ()
 
-    @torch.no_grad()
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         if self.small is not None and self.small.fits(len(obs)):
             return self.small.act(obs if self.normalizer is None else self.normalizer(obs), explore), carry
-        parameters, value = self._forward(self.inputs(obs))
+        with torch.no_grad():
+            return self.choose(*self._forward(self.inputs(obs)), explore), carry
+
+    def choose(self, parameters: Tensor, value: Tensor, explore: bool) -> dict[str, np.ndarray]:
+        """Actions for what the network put out: drawn, or the most likely ones."""
         action = self.family.sample(parameters) if explore else self.family.mode(parameters)
         log_prob = self.family.log_prob(parameters, action)
         acted = {"action": action, "log_prob": log_prob, "value": value}
-        return {name: tensor.cpu().numpy() for name, tensor in acted.items()}, carry
+        return {name: tensor.cpu().numpy() for name, tensor in acted.items()}
 
     @torch.no_grad()
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
