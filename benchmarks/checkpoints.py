@@ -35,7 +35,8 @@ class Checkpoints:
 
 def share(done: Run, clock: str) -> float:
     """Percent of a run's time that went into saving."""
-    return 100 * done["sections"]["checkpoint"][clock] / done[clock]
+    whole = sum(section[clock] for section in done["sections"].values())
+    return 100 * done["sections"]["checkpoint"][clock] / whole
 
 
 def judge(row: Checkpoints, runs: dict[str, list[Run]]) -> Report:

@@ -45,9 +45,9 @@ class Peer:
 class Comparison:
     """One row: what we train, what the peer trains, and how many times its speed is required of us.
 
-    `config` is ours without `seed` and `total_timesteps`. Only the last evaluation is run, with one episode,
-    since peers evaluate nothing; logging and checkpoints are those of any run. `variants` are runs of ours with
-    some fields changed, shown beside the first.
+    `config` is ours without `seed` and `total_timesteps`. Logging and checkpoints are those of any run; the time
+    of evaluations is taken off, since peers evaluate nothing. `variants` are runs of ours with some fields
+    changed, shown beside the first.
     """
 
     name: str

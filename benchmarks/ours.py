@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.meter import measured, report
-from benchmarks.sections import Sections
+from benchmarks.sections import CLOSED, PLACES, Sections
 from rl_training import evaluate_checkpoint, load_config, train
 from rl_training.registry import trainer_class
 
@@ -27,9 +27,15 @@ def main(settings: dict[str, Any]) -> None:
             run_dir=Path(folder) / "warm_up",
         )
         sections = Sections()
+        sections.install(CLOSED)
         if settings.get("profile"):
-            sections.install(trainer_class(config.algo))
+            sections.install(PLACES)
+            sections.install_trainer(trainer_class(config.algo))
         result, cost = measured(lambda: train(config, run_dir=Path(folder) / "run"))
+        where = sections.table(cost)
+        # A run always evaluates at its end, and peers never do.
+        for clock in ("cpu_seconds", "wall_seconds"):
+            cost[clock] -= where["evaluation"][clock]
         steps = json.loads((result.run_dir / "metrics.jsonl").read_text().splitlines()[-1])["step"]
         score = None
         if settings["episodes"]:
@@ -37,7 +43,7 @@ def main(settings: dict[str, Any]) -> None:
             score = evaluate_checkpoint(result.run_dir, episodes=settings["episodes"], seed=seed)[
                 "mean_return"
             ]
-    more = {"sections": sections.table(cost)} if settings.get("profile") else {}
+    more = {"sections": where} if settings.get("profile") else {}
     report(steps, cost, PACKAGES, score=score, **more)
 
 

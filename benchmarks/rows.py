@@ -72,6 +72,43 @@ ALL: list[Row] = [
             ),
         ),
     ),
+    Comparison(
+        name="ppo-atari",
+        title="PPO on Pong: 8 games × 128 steps, 4 minibatches, 4 epochs, Nature CNN, the same preprocessing (84 × 84 "
+        "grey, 4 frames, skip 4, up to 30 no-ops, clipped rewards, no sticky actions). Too short to learn: no score.",
+        steps=10_240,
+        required=1.5,
+        rounds=3,
+        episodes=0,
+        config={"extends": "ppo/pong"},
+        variants={"bf16": {"precision": "bf16"}},
+        peer=Peer(
+            "stable-baselines3",
+            dict(
+                algorithm="PPO",
+                policy="CnnPolicy",
+                env_id="ALE/Pong-v5",
+                env_kwargs=dict(frameskip=1, repeat_action_probability=0.0),
+                atari=dict(
+                    noop_max=30, frame_skip=4, screen_size=84, terminal_on_life_loss=True, clip_reward=True
+                ),
+                num_envs=8,
+                arguments=dict(
+                    n_steps=128,
+                    batch_size=256,
+                    n_epochs=4,
+                    learning_rate=2.5e-4,
+                    gamma=0.99,
+                    gae_lambda=0.95,
+                    clip_range=0.1,
+                    ent_coef=0.01,
+                    vf_coef=0.5,
+                    max_grad_norm=0.5,
+                ),
+                linear=["learning_rate"],
+            ),
+        ),
+    ),
     Throughput(
         name="environments",
         title="Environments alone, with random actions, against Gymnasium's SyncVectorEnv. A transition is real if "

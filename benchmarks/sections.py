@@ -9,7 +9,7 @@ import functools
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -64,11 +64,13 @@ class Sections:
 
         return call
 
-    def install(self, trainer_class: Any) -> None:
-        """Time the package's places, and those that a trainer brings: its iteration, its agent, its returns."""
-        for place, name in (PLACES | CLOSED).items():
-            owner, attribute = _find(place)
-            setattr(owner, attribute, self.timed(name, getattr(owner, attribute), closed=place in CLOSED))
+    def install(self, places: Mapping[str, str]) -> None:
+        """Time these functions of the package from now on."""
+        for place, name in places.items():
+            self._replace(*_find(place), name, closed=place in CLOSED)
+
+    def install_trainer(self, trainer_class: Any) -> None:
+        """Time what a trainer brings: its iteration, its agent and its returns."""
         self._replace(trainer_class, "iterate", "update")
         for module in [module for name, module in sys.modules.items() if name.startswith("rl_training.")]:
             for attribute, value in list(vars(module).items()):
@@ -87,8 +89,8 @@ class Sections:
 
         trainer_class.make_agent = staticmethod(make_timed_agent)
 
-    def _replace(self, owner: Any, attribute: str, name: str) -> None:
-        setattr(owner, attribute, self.timed(name, getattr(owner, attribute)))
+    def _replace(self, owner: Any, attribute: str, name: str, closed: bool = False) -> None:
+        setattr(owner, attribute, self.timed(name, getattr(owner, attribute), closed))
 
     def table(self, cost: dict[str, float]) -> dict[str, dict[str, float]]:
         """For each section its CPU-seconds, seconds and calls; `other` is what the whole run took besides."""
