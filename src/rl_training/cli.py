@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rl_training.errors import NonFiniteError, StorageError, UserError
+from rl_training.errors import ConfigError, NonFiniteError, StorageError, UserError
 
 if TYPE_CHECKING:
     from rl_training.runtime.workflows import Result
@@ -111,13 +111,16 @@ def train(
     rl-training train ppo/cartpole
     rl-training train my.yaml seed=2 clip_coef_schedule='{type: linear, start: 0.3, end: 0.1}'
     """
-    from rl_training.config import load_config
+    from rl_training.config import load_config, located
 
     checked = load_config(config, overrides or ())
     from rl_training.runtime import workflows
 
-    with showing(quiet) as display:
-        result = workflows.train(checked, run_dir=run_dir, display=display)
+    try:
+        with showing(quiet) as display:
+            result = workflows.train(checked, run_dir=run_dir, display=display)
+    except ConfigError as error:
+        raise located(error, config, overrides or ()) from error
     report_run(result, json_)
 
 

@@ -345,6 +345,16 @@ def load_config(
         raise (home or files[-1]).refuse(error.renamed(written)) from None
 
 
+def located(error: ConfigError, source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> ConfigError:
+    """A refusal that came after reading, such as that of an unknown environment, with the place of the key it names."""
+    layers = [*_read_layers(_find(os.fspath(source), Path()), ()), _read_overrides(overrides)]
+    for word in re.findall(r"\w+", str(error)):
+        for layer in reversed(layers):
+            if (word,) in layer.places:
+                return ConfigError(f"{layer.places[(word,)]}: {error}")
+    return error
+
+
 def _config_class(layers: Sequence[Layer]) -> type[Config]:
     for layer in reversed(layers):
         if "algo" in layer.values:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import warnings
 from collections.abc import Mapping
 from functools import partial
@@ -16,25 +15,37 @@ from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
 from rl_training.envs.spaces import check_observation_space
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, did_you_mean
+
+LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 
 
 def make_environments(config: Config, count: int, seed: int, stream: str) -> Environments:
     """`count` of a config's environments, their episodes seeded by `seed` and `stream` ("train" or another)."""
-    wanted = (config.env_id, config.env_kwargs, config.max_episode_steps, count)
+    training = stream == "train"
     if is_atari(config.env_id):
         if config.vectorization != "sync":
             raise ConfigError("vectorization: Atari games run in threads of their own; leave it at sync")
-        return Environments(make_atari_lanes(*wanted, training=stream == "train"), seed, stream)
-    lanes = make_lanes(*wanted, config.vectorization)
-    # Before the first reset, which stacks observations: a space nobody understands may not even stack.
-    check_observation_space(lanes.observation_space, f"the observation of {config.env_id}")
-    if not lanes.has_time_limit:
-        warnings.warn(
-            f"{config.env_id} has no time limit that Gymnasium knows of: an episode that never ends is never "
-            "evaluated, and resuming plays it again from its start; max_episode_steps sets one",
-            stacklevel=2,
+        lanes: Lanes = make_atari_lanes(
+            config.env_id, config.env_kwargs, config.max_episode_steps, count, training
         )
+    else:
+        limit = config.max_episode_steps
+        lanes = make_lanes(config.env_id, config.env_kwargs, limit, count, config.vectorization)
+        # Before the first reset, which stacks observations: a space nobody understands may not even stack.
+        check_observation_space(lanes.observation_space, f"env_id {config.env_id!r}: its observation")
+        if not lanes.has_time_limit and training:
+            warnings.warn(
+                f"{config.env_id} has no time limit that Gymnasium knows of: resuming plays an open episode again "
+                f"from its start, and evaluation cuts episodes after {LONGEST_EVALUATION} steps; "
+                "max_episode_steps sets a limit",
+                stacklevel=2,
+            )
+        elif not lanes.has_time_limit:
+            lanes.close()
+            lanes = make_lanes(
+                config.env_id, config.env_kwargs, LONGEST_EVALUATION, count, config.vectorization
+            )
     return Environments(lanes, seed, stream)
 
 
@@ -52,10 +63,10 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
         raise ConfigError(
             f"env_id {env_id!r} needs a package that is not installed: {_one_line(error)}"
         ) from error
-    except (gym.error.UnregisteredEnv, gym.error.Error, ModuleNotFoundError) as error:
-        known = difflib.get_close_matches(env_id, list(gym.registry), n=1, cutoff=0.5)
-        hint = f"; did you mean {known[0]!r}?" if known else ""
-        raise ConfigError(f"env_id {env_id!r} cannot be made: {_one_line(error)}{hint}") from error
+    except gym.error.UnregisteredEnv as error:
+        raise ConfigError(f"env_id {env_id!r} is not registered with Gymnasium{_nearest(env_id)}") from error
+    except (gym.error.Error, ModuleNotFoundError) as error:
+        raise ConfigError(f"env_id {env_id!r} cannot be made: {_one_line(error)}") from error
     except TypeError as error:
         raise ConfigError(
             f"env_id {env_id!r} refuses env_kwargs {dict(env_kwargs)}: {_one_line(error)}"
@@ -79,6 +90,15 @@ def make_lanes(
     env.close()
     disabled = gym.vector.AutoresetMode.DISABLED
     return VectorLanes(gym.vector.AsyncVectorEnv(makers, autoreset_mode=disabled, context="forkserver"))
+
+
+def _nearest(env_id: str) -> str:
+    """The newest version of the environment meant, or else the id spelled most like it."""
+    name = env_id.rsplit("-v", 1)[0]
+    versions = [spec for spec in gym.registry.values() if spec.version and spec.id.rsplit("-v", 1)[0] == name]
+    if versions:
+        return f"; did you mean {max(versions, key=lambda spec: spec.version or 0).id}?"
+    return did_you_mean(env_id, gym.registry)
 
 
 def _one_line(error: Exception) -> str:

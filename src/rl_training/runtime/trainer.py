@@ -35,7 +35,7 @@ class Trainer(Stateful):
     def __init__(
         self, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        check_action_space(action_space, f"the action of {config.env_id}", self.action_spaces)
+        check_action_space(action_space, f"env_id {config.env_id!r}: its action", self.action_spaces)
         self.config = config
         self.observation_space, self.action_space = observation_space, action_space
         self.agent = self.make_agent(config, observation_space, action_space)

@@ -21,7 +21,7 @@ from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.tensorboard import require_tensorboard
 from rl_training.runtime.trainer import Trainer, default_threads
 from rl_training.state import checkpoints, files
-from rl_training.state.run_directory import RunDirectory
+from rl_training.state.run_directory import RunDirectory, versions
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
 
@@ -63,7 +63,7 @@ def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bo
     display = display or QuietDisplay()
     run = RunDirectory.open(run_dir)
     with run.lock():
-        threads = run.read_manifest()["threads"]
+        threads = _check_manifest(run.read_manifest(), display)
         config = load_config(run.config_path)
         refuse_untrusted(config.env_id, trust_env)
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
@@ -151,7 +151,28 @@ def refuse_untrusted(env_id: str, trust_env: bool) -> None:
         )
 
 
+def _check_manifest(manifest: Mapping[str, Any], display: Display) -> int:
+    """The number of threads the run was made with; a warning where versions differ, since results then may too."""
+    threads = manifest.get("threads")
+    if type(threads) is not int or threads < 1:
+        raise RunError("manifest.json: damaged (it does not say with how many threads the run was made)")
+    made, here = manifest.get("versions"), versions()
+    if isinstance(made, dict):
+        changed = [
+            f"{name} {made[name]} (here {here[name]})"
+            for name in here
+            if made.get(name) not in (None, here[name])
+        ]
+        if changed:
+            display.warning(
+                f"this run was made with {', '.join(changed)}: it may not end exactly as it would have"
+            )
+    return threads
+
+
 def _make_trainer(config: Config) -> Trainer:
+    if config.device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError(f"device: {config.device} cannot be used here: torch finds no GPU")
     if config.tensorboard:
         require_tensorboard()
     torch.set_num_threads(1)  # the first weights must not depend on what this process did before
@@ -160,6 +181,8 @@ def _make_trainer(config: Config) -> Trainer:
 
 
 def _make_agent(config: Config, saved: Mapping[str, Any]) -> Any:
+    if config.device != "cpu" and not torch.cuda.is_available():
+        config = config.model_copy(update={"device": "cpu"})  # a policy may act where it was not trained
     spaces = space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
     agent = trainer_class(config.algo).make_agent(config, *spaces)
     agent.load_state_dict(saved["agent"])

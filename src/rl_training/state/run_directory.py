@@ -136,7 +136,7 @@ class RunDirectory:
         manifest = {
             "format": FORMAT,
             "started_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+            "versions": versions(),
             "platform": platform.platform(),
             "machine": platform.machine(),
             "threads": threads,
@@ -202,6 +202,11 @@ def git_state() -> dict[str, Any] | None:
         return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
+
+
+def versions() -> dict[str, str | None]:
+    """What results depend on, as it is installed here."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
 
 
 def _version(package: str) -> str | None:
