@@ -82,6 +82,30 @@ class Target(Probe):
         return -float((action[0] - 2.0) ** 2)
 
 
+class Unbounded(Probe):
+    """A continuous action without bounds."""
+
+    action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+class Ending(Probe):
+    """Five steps with a continuous action that changes nothing, reward 1 each: Q = 1 at the last."""
+
+    length = 5
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def observe(self):
+        return np.array([self.t], np.float32)
+
+
+class CutOff(Ending):
+    """The same, cut by a time limit: Q = 1 / (1 - γ) everywhere."""
+
+    def step(self, action):
+        obs, reward, ended, _, info = super().step(action)
+        return obs, reward, False, ended, info
+
+
 class TwoChoices(Probe):
     """One step; MultiDiscrete (2, 3): earns 1 for each of (1, 2)."""
 
@@ -121,6 +145,15 @@ class DictAndPicture(Probe):
 
     def reward(self, action):
         return float(action == self.bright)
+
+
+class DictTarget(DictAndPicture):
+    """The same observations, with a continuous action that should be near 0 or 1."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reward(self, action):
+        return -abs(float(action[0]) - self.bright)
 
 
 class Counting(Probe):
@@ -193,9 +226,13 @@ for probe in (
     RewardByAction,
     RewardByBoth,
     Target,
+    Unbounded,
+    Ending,
+    CutOff,
     TwoChoices,
     Coins,
     DictAndPicture,
+    DictTarget,
     Counting,
     NotANumber,
     Undetermined,

@@ -66,6 +66,21 @@ RUNS: dict[str, dict[str, Any]] = {
         normalize_observations=True,
         normalize_rewards=True,
     ),
+    "sac-pendulum": dict(
+        algo="sac",
+        env_id="Pendulum-v1",
+        total_timesteps=1300,
+        num_envs=2,
+        train_frequency=4,
+        replay_ratio=0.3,
+        learning_starts=200,
+        batch_size=32,
+        buffer_size=900,  # less than the run has, so that the ring turns and segments are left behind
+        hidden_sizes=[16],
+        normalize_observations=True,
+        learning_rate_schedule="linear",
+        tau_schedule={"type": "linear", "start": 0.05, "end": 0.01},
+    ),
 }
 CADENCES = dict(seed=3, log_interval=200, eval_interval=1000, eval_episodes=2, checkpoint_interval=400)
 
@@ -171,6 +186,7 @@ def files_of(run_dir: Path) -> dict[str, bytes]:
     """What must be equal between two runs: all but the clock, the manifest's dates and the older checkpoints."""
     newest = max((run_dir / "checkpoints").glob("step-*"))
     paths = [run_dir / "metrics.jsonl", *sorted(newest.iterdir()), *sorted((run_dir / "best").iterdir())]
+    paths += sorted((run_dir / "replay").glob("*"))
     return {str(path.relative_to(run_dir)): path.read_bytes() for path in paths}
 
 

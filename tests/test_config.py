@@ -56,7 +56,7 @@ class OtherConfig(Config):
 
     algo: Literal["other"] = field("other", "The algorithm.")
     entropy_coef: float = field(0.01, "Weight of the entropy bonus.")
-    buffer_size: int = field(1000, "Steps remembered.", ge=1)
+    gadget_size: int = field(1000, "Steps remembered.", ge=1)
 
 
 Toy: Any = ToyConfig  # type checkers know only the own names of a config's fields
@@ -109,7 +109,7 @@ BAD = [  # what follows the head, the line refused, what the refusal says
     ("clip_coef_schedul: linear", 3, "did you mean clip_coef_schedule?"),
     ("zzz: 1", 3, "unknown key 'zzz'"),
     ("<<: {seed: 1}", 3, "unknown key '<<'"),
-    ("buffer_size: 100", 3, "buffer_size belongs to other, not to toy"),
+    ("gadget_size: 100", 3, "gadget_size belongs to other, not to toy"),
     ("temperature: 1.0", 3, "toy has no knob temperature"),
     ("num_simulations_schedule: linear", 3, "toy has no knob num_simulations"),
     ("num_envs: 2.7", 3, "num_envs must be a whole number, not 2.7"),

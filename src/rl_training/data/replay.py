@@ -246,8 +246,13 @@ class Replay(Stateful):
         return columns if self.action is None else [*columns, ("action", self.action)]
 
     def _slots(self, begin: int, end: int) -> dict[str, np.ndarray]:
+        """What is in these slots; where no action was taken, zeros in place of what the memory held before."""
         place = np.arange(begin, end) % self.capacity
-        return {name: column[place] for name, column in self._columns()}
+        rows = {name: column[place] for name, column in self._columns()}
+        idle = rows["happened"] == 0
+        for name in {"action", "reward"} & rows.keys():
+            rows[name][idle] = 0
+        return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, priorities, and the slots that are in no segment; full segments are written to the store."""

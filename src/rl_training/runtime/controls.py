@@ -26,6 +26,7 @@ from rl_training.runtime.schedules import Constant, Schedule, ScheduleError, num
 
 SCHEDULE = "_schedule"
 WARMUP = "_warmup_steps"
+AUTO = "auto"  # what a knob says that the algorithm tunes by itself
 PARTS = ("", SCHEDULE, WARMUP)  # what follows a knob's name in a config
 
 
@@ -257,6 +258,7 @@ class Knobs:
         self._controls = controls
         self._began = step
         self._step = step
+        self.tuned: dict[str, float] = {}  # what the algorithm itself found for knobs that are `auto`
 
     def after(self, steps: int) -> Now:
         """The knobs as they stand `steps` environment steps into this iteration."""
@@ -266,7 +268,8 @@ class Knobs:
     @property
     def used(self) -> dict[str, float | int]:
         """Every knob that has a value, at the step last asked for (or at the iteration's first)."""
-        return {name: value for name, value in self._controls.values(self._step).items() if value is not None}
+        values = self._controls.values(self._step)
+        return {name: value for name, value in values.items() if value is not None} | self.tuned
 
 
 class Controls:
@@ -302,5 +305,10 @@ def compile_knobs(config: Any) -> dict[str, Knob]:
         control = find_control(name)
         if control is not None:
             value, schedule, warmup = (getattr(config, name + part, None) for part in PARTS)
+            if value == AUTO:
+                if schedule is not None or warmup:
+                    part = SCHEDULE if schedule is not None else WARMUP
+                    raise KnobError(f"{name}{part}: {name} is auto, so nothing else can move it", name, part)
+                continue
             knobs[name] = compile_knob(control, name, value, schedule, warmup, config.total_timesteps)
     return knobs

@@ -1,0 +1,118 @@
+"""What the replay family shares: stepping, remembering, and how many updates are due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from pydantic import model_validator
+
+from rl_training.config import Config, field
+from rl_training.data.batch import Batch
+from rl_training.data.collector import check_finite
+from rl_training.data.replay import Replay
+from rl_training.envs.atari import is_atari
+from rl_training.envs.making import make_environments
+from rl_training.runtime.controls import Knobs, Now
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.trainer import Trainer
+from rl_training.state.segments import SegmentStore
+from rl_training.trees import tree_map
+
+
+class OffPolicyConfig(Config):
+    """The fields of every algorithm that learns from a replay."""
+
+    learning_rate: float = field(3e-4, "Adam's step size.")
+    gamma: float = field(0.99, "Discount per step.")
+    buffer_size: int = field(
+        1_000_000, "Observations the replay holds, over all environments.", ge=1, le=10**9
+    )
+    batch_size: int = field(256, "Transitions per update.", ge=1)
+    learning_starts: int = field(5_000, "Steps with random actions before the first update.", ge=1)
+    train_frequency: int = field(1, "Steps in each environment between updates.", ge=1)
+    replay_ratio: float = field(1.0, "Updates per environment step, on average.")
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.train_frequency
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> OffPolicyConfig:
+        if self.normalize_rewards:
+            raise ValueError(
+                "normalize_rewards must be false: a replay holds rewards of all ages as they were"
+            )
+        if self.precision != "fp32":
+            raise ValueError(f"precision must be fp32 for {self.algo}")
+        return self
+
+
+class OffPolicyTrainer(Trainer):
+    """Environments and a replay of what happened in them; what is learned from it is the algorithm's own `iterate`."""
+
+    config: Any
+
+    def __init__(self, config: Any, **replay: Any) -> None:
+        environments = make_environments(config, config.num_envs, config.seed, "train")
+        super().__init__(config, environments.lanes.observation_space, environments.lanes.action_space)
+        self.environments = environments
+        # Of Atari's stacked frames each is kept once.
+        stack = len(environments.obs[0]) if is_atari(config.env_id) else 1
+        self.replay = Replay(config.buffer_size, environments.obs, stack=stack, **replay)
+        self.steps = 0  # taken so far
+        self.updates_owed = 0.0
+
+    def keep_segments_in(self, store: SegmentStore) -> None:
+        self.replay.store = store
+
+    def gather(self, knobs: Knobs) -> Metrics:
+        """Take the iteration's steps, at random until `learning_starts`, and remember them."""
+        config, environments = self.config, self.environments
+        for t in range(config.train_frequency):
+            taken = t * config.num_envs
+            if self.steps < config.learning_starts:
+                action = random_actions(self.action_space, config.num_envs)
+            else:
+                action = self.explore(environments.obs, knobs.after(taken))
+            step = environments.step(action)
+            # Where it stops being finite is where the step led to.
+            columns = {"obs": step.next_obs, "reward": step.reward}
+            check_finite(tree_map(lambda column: column[None], columns), config.num_envs, first=taken)
+            self.replay.add(
+                action, step.reward, step.terminated, step.truncated, step.next_obs, environments.obs
+            )
+            self.agent.observe(step.next_obs)
+            self.steps += config.num_envs
+        return Metrics(config.steps_per_iteration, environments.take_finished())
+
+    def explore(self, obs: Any, now: Now) -> np.ndarray:
+        """The actions to take in training."""
+        return self.agent.act(obs, (), explore=True)[0]["action"]
+
+    def updates_due(self, replay_ratio: float) -> int:
+        """How many updates this iteration's steps pay for; fractions are owed to the next one."""
+        if self.steps < self.config.learning_starts:
+            return 0
+        self.updates_owed += replay_ratio * self.config.steps_per_iteration
+        due = int(self.updates_owed)
+        self.updates_owed -= due
+        return due
+
+    def on_device(self, batch: Batch) -> Batch:
+        """A batch of the replay as the networks' tensors, its observations normalised."""
+        inputs = {name: self.agent.inputs(batch[name]) for name in ("obs", "next_obs")}
+        rest = {name: batch[name].to(self.agent.device) for name in ("action", "reward", "discount")}
+        return batch | inputs | rest
+
+    def close(self) -> None:
+        self.environments.close()
+
+
+def random_actions(space: spaces.Space[Any], count: int) -> np.ndarray:
+    """Uniform actions in model space: an index of a Discrete, [-1, 1] in every dimension of a Box."""
+    if isinstance(space, spaces.Discrete):
+        return np.random.randint(int(space.n), size=count)
+    assert isinstance(space, spaces.Box)
+    return np.random.uniform(-1.0, 1.0, (count, int(np.prod(space.shape)))).astype(np.float32)

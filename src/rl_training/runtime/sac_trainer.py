@@ -1,0 +1,165 @@
+"""Soft Actor-Critic: its config, its iteration, and `train_sac`."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import model_validator
+from torch import nn
+
+from rl_training.algorithms.sac import actor_loss, critic_loss, polyak, soft_target, temperature_loss
+from rl_training.config import Positive, field, schedulable
+from rl_training.errors import ConfigError
+from rl_training.networks.soft_actor_critic import TwinCritics
+from rl_training.runtime.controls import AUTO, Knobs, Now
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
+from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.squashed_policy import SquashedPolicy
+from rl_training.runtime.workflows import Result, train
+
+
+@schedulable
+class SACConfig(OffPolicyConfig):
+    """Soft Actor-Critic, for continuous actions."""
+
+    algo: Literal["sac"] = field("sac", "The algorithm.")
+    tau: float = field(0.005, "Share of the critics in their targets with each update.")
+    ent_coef: float | Literal["auto"] | None = field(
+        "auto", "Weight α of the entropy: auto learns it, a number fixes it; none: its schedule has it."
+    )
+    target_entropy: float | None = field(
+        None, "Entropy that a learned α keeps, in nats; none: minus the action's dimensions."
+    )
+    hidden_sizes: tuple[Positive, ...] = field((256, 256), "Units in each hidden layer.")
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("relu", "What follows a hidden layer.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_schedule_alone_fixes_the_entropy_coefficient(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("ent_coef_schedule") is not None and "ent_coef" not in data:
+            return data | {"ent_coef": None}
+        return data
+
+    @model_validator(mode="after")
+    def _entropy_coefficient_is_learned_or_given(self) -> SACConfig:
+        scheduled = getattr(self, "ent_coef_schedule", None) is not None
+        if self.ent_coef is None and not scheduled:
+            raise ValueError("ent_coef must be auto or a number, or have a schedule")
+        if self.ent_coef != AUTO and self.target_entropy is not None:
+            raise ValueError("target_entropy would have no effect, because ent_coef is not auto")
+        return self
+
+
+class Temperature(nn.Module):
+    """log α, which starts at 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_ent_coef = nn.Parameter(torch.zeros(()))
+
+
+class SACTrainer(OffPolicyTrainer):
+    """Soft Actor-Critic with a learned temperature (Haarnoja et al. 2018b), Algorithm 1."""
+
+    config_class = SACConfig
+    config: SACConfig
+    action_spaces = (spaces.Box,)
+    agent: SquashedPolicy
+    transient = ("target_weights", "target_entropy")
+
+    def __init__(self, config: SACConfig) -> None:
+        super().__init__(config)
+        self.critics = TwinCritics(self.observation_space, self._num_dimensions(), **_network(config))
+        self.critics.to(self.agent.device)
+        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.temperature = Temperature().to(self.agent.device) if config.ent_coef == AUTO else None
+        self.actor_optimizer = Adam([self.agent.actor])
+        self.critic_optimizer = Adam([self.critics])
+        self.temperature_optimizer = Adam([self.temperature]) if self.temperature is not None else None
+        self.target_weights, _ = flatten_parameters(list(self.target_critics.parameters()))
+        self.target_entropy = (
+            -self._num_dimensions() if config.target_entropy is None else config.target_entropy
+        )
+
+    @classmethod
+    def make_agent(
+        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> SquashedPolicy:
+        assert isinstance(action_space, spaces.Box)
+        if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+            raise ConfigError(f"the action of {config.env_id} has no bounds; SAC acts between bounds")
+        return SquashedPolicy(
+            observation_space,
+            action_space,
+            normalize_observations=config.normalize_observations,
+            device=config.device,
+            **_network(config),
+        )
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        # Sample actions from the policy, step the environments, and store the transitions.
+        metrics = self.gather(knobs)
+        now = knobs.after(metrics.steps)
+        # Then as many gradient steps as these steps pay for.
+        for _ in range(self.updates_due(now.replay_ratio)):
+            metrics.add(self.update(now))
+        if self.temperature is not None:
+            knobs.tuned["ent_coef"] = self.temperature.log_ent_coef.exp().item()
+        return metrics
+
+    def update(self, now: Now) -> dict[str, Any]:
+        """One gradient step of the critics, the actor and the temperature, on one batch."""
+        agent, temperature = self.agent, self.temperature
+        batch = self.on_device(self.replay.sample(self.config.batch_size, now.gamma))
+        ent_coef = now.ent_coef if temperature is None else temperature.log_ent_coef.exp().item()
+
+        # Update the Q-functions.
+        with torch.no_grad():
+            next_action, next_log_prob = agent.sample(batch["next_obs"])
+            next_q = self.target_critics(batch["next_obs"], next_action)
+            target = soft_target(batch["reward"], batch["discount"], next_q, next_log_prob, ent_coef)
+        q = self.critics(batch["obs"], batch["action"])
+        q_loss = critic_loss(q, target)
+        self.critic_optimizer.step(q_loss, now.learning_rate, None)
+
+        # Update the policy; the critics only pass the gradient on to the action.
+        action, log_prob = agent.sample(batch["obs"])
+        pi_loss = actor_loss(self.critics(batch["obs"], action, frozen=True), log_prob, ent_coef)
+        self.actor_optimizer.step(pi_loss, now.learning_rate, None)
+
+        # Adjust the temperature.
+        if temperature is not None and self.temperature_optimizer is not None:
+            loss = temperature_loss(temperature.log_ent_coef, log_prob.detach(), self.target_entropy)
+            self.temperature_optimizer.step(loss, now.learning_rate, None)
+
+        # Update the target networks.
+        polyak(self.target_weights, self.critic_optimizer.parameters, now.tau)
+        return {
+            "critic_loss": q_loss.detach(),
+            "actor_loss": pi_loss.detach(),
+            "q_value": q.detach().mean(),
+            "entropy": -log_prob.detach().mean(),
+        }
+
+    def _num_dimensions(self) -> int:
+        assert isinstance(self.action_space, spaces.Box)
+        return math.prod(self.action_space.shape)
+
+
+def _network(config: SACConfig) -> dict[str, Any]:
+    return {
+        "hidden_sizes": config.hidden_sizes,
+        "activation": config.activation,
+        "image_encoder": config.image_encoder,
+    }
+
+
+def train_sac(config: SACConfig, **options: Any) -> Result:
+    """Train SAC from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)
