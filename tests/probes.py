@@ -219,7 +219,31 @@ class TupleActions(Probe):
     action_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)])
 
 
+class Recall(Probe):
+    """A cue of -1 or +1 in the first observation, then zeros; the last of 21 actions must name it, for a reward of 1.
+
+    Nothing but memory helps: without one, the best possible is 0.5.
+    """
+
+    length = 21
+
+    def reset(self, *, seed=None, options=None):
+        gym.Env.reset(self, seed=seed)
+        self.t = 0
+        self.cue = int(self.np_random.integers(2))
+        return self.observe(), {}
+
+    def observe(self):
+        return np.array([2.0 * self.cue - 1 if self.t == 0 else 0.0, self.t == self.length - 1], np.float32)
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def reward(self, action):
+        return float(self.t == self.length - 1 and action == self.cue)
+
+
 for probe in (
+    Recall,
     ConstantReward,
     RewardByObservation,
     DelayedReward,

@@ -15,6 +15,7 @@ from rl_training.state.seeding import seed_everything
 ALGORITHMS = {
     "ppo": (1, {}),
     "trpo": (0.5, dict(num_envs=16, target_kl=0.05, cg_damping=1e-3, num_minibatches=4)),
+    "recurrent_ppo": (0.8, dict(num_minibatches=2, recurrent_size=16, learning_rate=6e-3, shared_trunk=True)),
     "a2c": (10, dict(num_steps=4, learning_rate=3e-2)),
 }
 
@@ -41,7 +42,8 @@ def trained(request):
 
 
 def values(trainer, *observations):
-    return trainer.agent.value(np.array(observations, np.float32).reshape(len(observations), -1), ())
+    rows = np.array(observations, np.float32).reshape(len(observations), -1)
+    return trainer.agent.value(rows, trainer.agent.initial(len(rows)))
 
 
 def test_a_constant_reward_is_its_own_value(trained):
@@ -53,7 +55,12 @@ def test_the_value_follows_the_observation(trained):
 
 
 def test_a_delayed_reward_is_discounted(trained):
-    np.testing.assert_allclose(values(trained("DelayedReward"), 0.0, 1.0), [0.9, 1.0], atol=0.1)
+    agent = trained("DelayedReward").agent
+    first, second = np.array([[[0.0]], [[1.0]]], np.float32)
+    carry = agent.initial(1)
+    np.testing.assert_allclose(agent.value(first, carry), [0.9], atol=0.1)
+    _, carry = agent.act(first, carry, explore=False)
+    np.testing.assert_allclose(agent.value(second, carry), [1.0], atol=0.1)
 
 
 @pytest.mark.parametrize(

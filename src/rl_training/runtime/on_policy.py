@@ -14,7 +14,6 @@ from rl_training.data.batch import Batch, flatten_time
 from rl_training.data.collector import Collector
 from rl_training.data.normalization import RewardScaler
 from rl_training.envs.making import make_environments
-from rl_training.networks.actor_critic import ActorCritic
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
@@ -48,7 +47,7 @@ class OnPolicyTrainer(Trainer):
 
     config: Any
     agent: ActorCriticPolicy
-    network_class: ClassVar[type[ActorCritic]] = ActorCritic
+    policy_class: ClassVar[type[ActorCriticPolicy]] = ActorCriticPolicy
 
     def __init__(self, config: Any) -> None:
         environments = make_environments(config, config.num_envs, config.seed, "train")
@@ -60,19 +59,20 @@ class OnPolicyTrainer(Trainer):
     def make_agent(
         cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> ActorCriticPolicy:
-        return ActorCriticPolicy(
+        return cls.policy_class(
             observation_space,
             action_space,
             normalize_observations=config.normalize_observations,
             device=config.device,
-            network_class=cls.network_class,
-            hidden_sizes=config.hidden_sizes,
-            activation=config.activation,
-            image_encoder=config.image_encoder,
             precision=config.precision,
-            shared_trunk=config.shared_trunk,
-            log_std_init=config.log_std_init,
+            **cls.network_settings(config),
         )
+
+    @classmethod
+    def network_settings(cls, config: Any) -> dict[str, Any]:
+        """What the policy's network is built from, besides the spaces."""
+        names = ("hidden_sizes", "activation", "image_encoder", "shared_trunk", "log_std_init")
+        return {name: getattr(config, name) for name in names}
 
     def collect(self) -> tuple[Batch, Metrics]:
         """A rollout [T, B] of the current policy, and the iteration's metrics with the episodes that ended."""
@@ -98,12 +98,14 @@ class OnPolicyTrainer(Trainer):
         )
         return {"explained_variance": explained_variance(rollout["value"], rollout["return"])}
 
+    def time_batch(self, rollout: Batch) -> Batch:
+        """What losses are made from, [T, B, ...] on the agent's device; `obs` normalised already."""
+        batch = {name: rollout[name].to(self.agent.device) for name in LEARNED_FROM}
+        return batch | {"obs": self.agent.inputs(rollout["obs"])}
+
     def flat_batch(self, rollout: Batch) -> Batch:
-        """What losses are made from, as rows [T·B, ...] on the agent's device; `obs` normalised already."""
-        batch = flatten_time({name: rollout[name] for name in LEARNED_FROM})
-        batch = {name: column.to(self.agent.device) for name, column in batch.items()}
-        batch["obs"] = self.agent.inputs(flatten_time(rollout["obs"]))
-        return batch
+        """The same as rows [T·B, ...]."""
+        return flatten_time(self.time_batch(rollout))
 
     def close(self) -> None:
         self.collector.environments.close()

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from pydantic import model_validator
+from torch import Tensor
 
 from rl_training.algorithms.ppo import normalize_advantage, ppo_loss
 from rl_training.config import field, schedulable
-from rl_training.data.batch import minibatches
-from rl_training.runtime.controls import Knobs
+from rl_training.data.batch import Batch, minibatches
+from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyConfig, OnPolicyTrainer
-from rl_training.runtime.optim import Adam
+from rl_training.runtime.optim import Adam, Optimizer
 from rl_training.runtime.workflows import Result, train
 
+Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
 
-@schedulable
-class PPOConfig(OnPolicyConfig):
-    """Proximal Policy Optimization, for discrete and continuous actions."""
 
-    algo: Literal["ppo"] = field("ppo", "The algorithm.")
+class SurrogateConfig(OnPolicyConfig):
+    """The fields of PPO with any kind of network."""
+
     num_minibatches: int = field(4, "Parts into which each epoch cuts the rollout.", ge=1)
     update_epochs: int = field(4, "Passes over each rollout.")
     clip_coef: float = field(0.2, "How far the probability ratio may leave 1 before its gradient stops.")
@@ -34,6 +36,13 @@ class PPOConfig(OnPolicyConfig):
         True, "Whether each minibatch's advantages get mean 0 and deviation 1."
     )
     shared_trunk: bool = field(False, "Whether actor and critic share their encoder.")
+
+
+@schedulable
+class PPOConfig(SurrogateConfig):
+    """Proximal Policy Optimization, for discrete and continuous actions."""
+
+    algo: Literal["ppo"] = field("ppo", "The algorithm.")
 
     @model_validator(mode="after")
     def _every_minibatch_has_a_row(self) -> PPOConfig:
@@ -54,32 +63,45 @@ class PPOTrainer(OnPolicyTrainer):
         self.optimizer = Adam([self.agent.network], epsilon=1e-5)
 
     def iterate(self, knobs: Knobs) -> Metrics:
-        config, agent = self.config, self.agent
         # Run the old policy for T steps in B environments.
         rollout, metrics = self.collect()
         now = knobs.after(metrics.steps)
         # Compute advantage estimates A_1, ..., A_T.
         metrics.add(self.add_advantages(rollout, now))
         # Optimise the surrogate, with K epochs and minibatches of size M ≤ T·B.
-        batch = self.flat_batch(rollout)
-        for minibatch in minibatches(batch, now.update_epochs, config.num_minibatches):
-            if config.normalize_advantages:
-                minibatch["advantage"] = normalize_advantage(minibatch["advantage"])
-            loss, parts = ppo_loss(
-                *agent.evaluate(minibatch["obs"], minibatch["action"]),
-                minibatch,
-                clip_coef=now.clip_coef,
-                ent_coef=now.ent_coef,
-                vf_coef=now.vf_coef,
-                value_clip_coef=now.value_clip_coef,
-            )
-            metrics.add(parts)
-            if now.target_kl is not None and parts["approx_kl"] > 1.5 * now.target_kl:
-                break  # the policy is far enough from the one that collected the data
-            metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
-
-        agent.observe(rollout["obs"])
+        parts = minibatches(self.flat_batch(rollout), now.update_epochs, self.config.num_minibatches)
+        optimize_surrogate(parts, self.evaluate, self.optimizer, self.config, now, metrics)
+        self.agent.observe(rollout["obs"])
         return metrics
+
+    def evaluate(self, minibatch: Batch) -> Evaluated:
+        return self.agent.evaluate(minibatch["obs"], minibatch["action"])
+
+
+def optimize_surrogate(
+    parts: Iterable[Batch],
+    evaluate: Callable[[Batch], Evaluated],
+    optimizer: Optimizer,
+    config: SurrogateConfig,
+    now: Now,
+    metrics: Metrics,
+) -> None:
+    """A step of the clipped surrogate on each minibatch, until the policy is far from the one that acted."""
+    for minibatch in parts:
+        if config.normalize_advantages:
+            minibatch["advantage"] = normalize_advantage(minibatch["advantage"])
+        loss, numbers = ppo_loss(
+            *evaluate(minibatch),
+            minibatch,
+            clip_coef=now.clip_coef,
+            ent_coef=now.ent_coef,
+            vf_coef=now.vf_coef,
+            value_clip_coef=now.value_clip_coef,
+        )
+        metrics.add(numbers)
+        if now.target_kl is not None and numbers["approx_kl"] > 1.5 * now.target_kl:
+            break
+        metrics.add(optimizer.step(loss, now.learning_rate, now.max_grad_norm))
 
 
 def train_ppo(config: PPOConfig, **options: Any) -> Result:

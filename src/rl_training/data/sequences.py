@@ -1,0 +1,56 @@
+"""Rollouts as sequences, for networks that remember: cut where episodes end, shuffled lane by lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.data.batch import Batch
+from rl_training.networks.recurrent import Carry, Sequences
+from rl_training.trees import tree_map
+
+
+def cut_sequences(ended: np.ndarray) -> Sequences:
+    """The sequences of a rollout [T, B]: a lane's steps, cut after each end of an episode.
+
+    Rows are numbered as in the flattened rollout: step t of lane b is row t · B + b.
+    """
+    steps, lanes = ended.shape
+    starts = np.ones((lanes, steps), np.bool_)
+    starts[:, 1:] = ended[:-1].T
+    # Lane by lane, sequence by sequence.
+    first = np.flatnonzero(starts)
+    sequence = np.cumsum(starts) - 1
+    step = np.arange(lanes * steps) - first[sequence]
+    row = np.arange(lanes * steps).reshape(steps, lanes).T.reshape(-1)
+    rows = np.zeros((step.max() + 1, len(first)), np.int64)
+    mask = np.zeros(rows.shape, np.bool_)
+    rows[step, sequence], mask[step, sequence] = row, True
+    places = np.empty(lanes * steps, np.int64)
+    places[row] = step * len(first) + sequence
+    return Sequences(*map(torch.from_numpy, (rows, mask, places, first // steps, first % steps > 0)))
+
+
+def sequence_minibatches(
+    rollout: Batch, ended: Tensor, carry: Carry, epochs: int, num_minibatches: int
+) -> Iterator[Batch]:
+    """Columns [T, B, ...] cut into shuffled groups of whole lanes, `epochs` times over.
+
+    Each minibatch holds rows [T · b, ...], the `sequences` they lie in, and the `carry` that their lanes began
+    the rollout with. Steps are never torn out of their sequence; the sizes differ by at most one lane.
+    """
+    lanes = ended.shape[1]
+    ends = [lanes * (i + 1) // num_minibatches for i in range(num_minibatches)]
+    device = carry[0].device
+    for _ in range(epochs):
+        order = torch.randperm(lanes)
+        for start, end in zip([0, *ends], ends, strict=False):
+            group = order[start:end] if num_minibatches > 1 else torch.arange(lanes)
+            minibatch = tree_map(lambda column, group=group: column[:, group].flatten(0, 1), rollout)
+            sequences = cut_sequences(ended[:, group].numpy())
+            minibatch["sequences"] = Sequences(*(part.to(device) for part in sequences))
+            minibatch["carry"] = tuple(part[group] for part in carry)
+            yield minibatch

@@ -1,0 +1,38 @@
+"""The policy of recurrent PPO: it carries the state of its memory from step to step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.networks.recurrent import Carry, RecurrentActorCritic, Sequences
+from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+
+
+class RecurrentPolicy(ActorCriticPolicy):
+    """An actor-critic whose memory is the carry; an episode begins with a memory of zeros."""
+
+    network_class = RecurrentActorCritic
+    network: RecurrentActorCritic
+
+    def initial(self, count: int) -> Carry:
+        return self.network.initial(count)
+
+    @torch.no_grad()
+    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+        parameters, value, carry = self.network.step(self.inputs(obs), carry)
+        return self.choose(parameters, value, explore), carry
+
+    @torch.no_grad()
+    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+        return self.network.step(self.inputs(obs), carry)[1].cpu().numpy()
+
+    def evaluate_sequences(
+        self, inputs: Any, action: Tensor, sequences: Sequences, carry: Carry
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """log π(a|s), entropy and value [N], with gradients through time, for inputs normalised already."""
+        parameters, value = self.network(inputs, sequences, carry)
+        return self.family.log_prob(parameters, action), self.family.entropy(parameters), value
