@@ -389,11 +389,11 @@ def test_the_decorator_keeps_the_class() -> None:
 
 def test_cadences() -> None:
     config = ToyConfig(env_id="x", total_timesteps=100_000, num_envs=4)
-    assert (config.log_every, config.eval_every, config.checkpoint_every) == (500, 10_000, 10_000)
+    assert (config.log_every, config.eval_every, config.checkpoint_every) == (500, 10_000, 20_000)
     config = ToyConfig(env_id="x", total_timesteps=10_000_000)
     assert (config.log_every, config.eval_every, config.checkpoint_every) == (50_000, 1_000_000, 50_000)
     config = ToyConfig(env_id="x", total_timesteps=5, num_envs=4)
-    assert (config.log_every, config.eval_every, config.checkpoint_every) == (4, 4, 4)
+    assert (config.log_every, config.eval_every, config.checkpoint_every) == (4, 4, 20_000)
     config = ToyConfig(env_id="x", log_interval=10, eval_interval=20, checkpoint_interval=30)
     assert (config.log_every, config.eval_every, config.checkpoint_every) == (10, 20, 30)
 

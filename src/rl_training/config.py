@@ -97,7 +97,7 @@ class Config(BaseModel):
     log_interval: int | None = field(None, "Steps between log lines; none: a 200th of the run.", ge=1)
     eval_interval: int | None = field(None, "Steps between evaluations; none: a tenth of the run.", ge=1)
     eval_episodes: int = field(10, "Episodes per evaluation.", ge=1)
-    checkpoint_interval: int | None = field(None, "Steps between saves; none: run / 10, up to 50000.", ge=1)
+    checkpoint_interval: int | None = field(None, "Steps between saves; none: run / 10, 20000 to 50000.", ge=1)
     tensorboard: bool = field(False, "Whether metrics are also written as TensorBoard events (an extra).")
     keep_checkpoints: int = field(2, "How many of the newest checkpoints are kept.", ge=2)
     device: str = field("cpu", "Where networks are trained: cpu, cuda or cuda:N.", pattern=DEVICE)
@@ -133,8 +133,8 @@ class Config(BaseModel):
 
     @property
     def checkpoint_every(self) -> int:
-        """Steps between checkpoints."""
-        default = min(self.total_timesteps // 10, 50_000)
+        """Steps between checkpoints; by default so many that saving costs well under a hundredth of a run."""
+        default = min(max(self.total_timesteps // 10, 20_000), 50_000)
         return max(self.checkpoint_interval or default, self.steps_per_iteration)
 
 
