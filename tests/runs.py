@@ -79,6 +79,20 @@ RUNS: dict[str, dict[str, Any]] = {
         shared_trunk=True,
         normalize_rewards=True,
     ),
+    "ppg-cartpole": dict(
+        algo="ppg",
+        env_id="CartPole-v1",
+        total_timesteps=3000,
+        num_envs=4,
+        num_steps=32,
+        num_minibatches=2,
+        policy_iterations=5,  # checkpoints fall between the rollouts of a phase
+        auxiliary_minibatches=4,
+        auxiliary_epochs=2,
+        normalize_observations=True,
+        beta_clone_schedule="cosine",
+        clip_coef_schedule={"type": "linear", "start": 0.3, "end": 0.1},
+    ),
     "a2c-cartpole": dict(
         algo="a2c",
         env_id="CartPole-v1",

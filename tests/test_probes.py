@@ -16,6 +16,10 @@ ALGORITHMS = {
     "ppo": (1, {}),
     "trpo": (0.5, dict(num_envs=16, target_kl=0.05, cg_damping=1e-3, num_minibatches=4)),
     "recurrent_ppo": (0.8, dict(num_minibatches=2, recurrent_size=16, learning_rate=6e-3, shared_trunk=True)),
+    "ppg": (
+        1,
+        dict(policy_iterations=8, policy_epochs=4, value_epochs=4, num_minibatches=4, auxiliary_epochs=2),
+    ),
     "a2c": (10, dict(num_steps=4, learning_rate=3e-2)),
 }
 

@@ -13,6 +13,7 @@ ALGORITHMS = {
     "ppo": "rl_training.runtime.ppo_trainer:PPOTrainer",
     "a2c": "rl_training.runtime.a2c_trainer:A2CTrainer",
     "trpo": "rl_training.runtime.trpo_trainer:TRPOTrainer",
+    "ppg": "rl_training.runtime.ppg_trainer:PPGTrainer",
     "recurrent_ppo": "rl_training.runtime.recurrent_ppo_trainer:RecurrentPPOTrainer",
     "sac": "rl_training.runtime.sac_trainer:SACTrainer",
 }

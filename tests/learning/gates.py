@@ -44,6 +44,7 @@ GATES = {
         Gate("ppo/pendulum", -250),
         Gate("a2c/cartpole", 475),
         Gate("trpo/cartpole", 475),
+        Gate("ppg/cartpole", 475),
         Gate("recurrent_ppo/cartpole_no_velocity", 450),
         Gate("trpo/pendulum", -250),
     )

@@ -23,7 +23,9 @@ def a2c_loss(
     policy = -(log_prob * advantage).mean()
     critic = 0.5 * (value - target).square().mean()
     bonus = entropy.mean()
-    loss = policy + vf_coef * critic - ent_coef * bonus
+    loss = policy + vf_coef * critic
+    if ent_coef:  # without a weight it is only logged
+        loss = loss - ent_coef * bonus
     return loss, {
         "policy_loss": policy.detach(),
         "value_loss": critic.detach(),

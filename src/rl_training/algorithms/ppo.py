@@ -31,6 +31,27 @@ def value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip_coef: floa
     return 0.5 * error.mean()
 
 
+def surrogate_loss(
+    log_prob: Tensor, entropy: Tensor, old: dict[str, Tensor], *, clip_coef: float, ent_coef: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """-L^CLIP - c_e H, the part of the loss that is the policy's, and what is worth logging of it."""
+    log_ratio = log_prob - old["log_prob"]
+    ratio = log_ratio.exp()
+    policy = -clipped_surrogate(ratio, old["advantage"], clip_coef)
+    bonus = entropy.mean()
+    # Without a weight the entropy is only logged: its gradient would be computed for nothing.
+    loss = policy - ent_coef * bonus if ent_coef else policy
+    with torch.no_grad():
+        parts = {
+            "policy_loss": policy.detach(),
+            "entropy": bonus.detach(),
+            # The estimator k3 of KL(old ‖ new): never negative, and of low variance near ratio 1.
+            "approx_kl": (ratio - 1 - log_ratio).mean(),
+            "clip_fraction": ((ratio - 1).abs() > clip_coef).float().mean(),
+        }
+    return loss, parts
+
+
 def ppo_loss(
     log_prob: Tensor,
     entropy: Tensor,
@@ -47,21 +68,6 @@ def ppo_loss(
     `log_prob`, `entropy`, `value` [N] are the current network's on the minibatch; `old` holds what was
     stored while acting: `log_prob`, `value`, and the `advantage` and `return` computed from them, all [N].
     """
-    log_ratio = log_prob - old["log_prob"]
-    ratio = log_ratio.exp()
-    policy = -clipped_surrogate(ratio, old["advantage"], clip_coef)
+    loss, parts = surrogate_loss(log_prob, entropy, old, clip_coef=clip_coef, ent_coef=ent_coef)
     critic = value_loss(value, old["value"], old["return"], value_clip_coef)
-    bonus = entropy.mean()
-    loss = policy + vf_coef * critic
-    if ent_coef:  # without a weight it is only logged, and its gradient would be computed for nothing
-        loss = loss - ent_coef * bonus
-    with torch.no_grad():
-        parts = {
-            "policy_loss": policy.detach(),
-            "value_loss": critic.detach(),
-            "entropy": bonus.detach(),
-            # The estimator k3 of KL(old ‖ new): never negative, and of low variance near ratio 1.
-            "approx_kl": (ratio - 1 - log_ratio).mean(),
-            "clip_fraction": ((ratio - 1).abs() > clip_coef).float().mean(),
-        }
-    return loss, parts
+    return loss + vf_coef * critic, parts | {"value_loss": critic.detach()}

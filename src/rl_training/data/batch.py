@@ -24,9 +24,26 @@ def minibatches(batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Bat
     its minibatches are views.
     """
     rows = len(batch["action"])
-    ends = [rows * (i + 1) // num_minibatches for i in range(num_minibatches)]
     for _ in range(epochs):
         order = torch.randperm(rows, device=batch["action"].device)
         shuffled = tree_map(lambda column, order=order: column[order], batch)
-        for start, end in zip([0, *ends], ends, strict=False):
+        for start, end in even_parts(rows, num_minibatches):
             yield tree_map(lambda column, start=start, end=end: column[start:end], shuffled)
+
+
+def lane_groups(lanes: int, epochs: int, num_groups: int) -> Iterator[torch.Tensor]:
+    """The numbers of `lanes` lanes in shuffled groups, `epochs` times over: for rollouts that must stay whole."""
+    for _ in range(epochs):
+        order = torch.randperm(lanes) if num_groups > 1 else torch.arange(lanes)
+        yield from (order[start:end] for start, end in even_parts(lanes, num_groups))
+
+
+def even_parts(count: int, parts: int) -> list[tuple[int, int]]:
+    """(start, end) of `parts` neighbouring ranges that cover `count` places; their sizes differ by at most 1."""
+    ends = [count * (i + 1) // parts for i in range(parts)]
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def take_lanes(batch: Batch, lanes: torch.Tensor) -> Batch:
+    """Some lanes of columns [T, B, ...] as rows [T·b, ...]."""
+    return tree_map(lambda column: column[:, lanes].flatten(0, 1), batch)

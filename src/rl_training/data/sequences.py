@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.batch import Batch
+from rl_training.data.batch import Batch, lane_groups, take_lanes
 from rl_training.networks.recurrent import Carry, Sequences
-from rl_training.trees import tree_map
 
 
 def cut_sequences(ended: np.ndarray) -> Sequences:
@@ -42,15 +41,10 @@ def sequence_minibatches(
     Each minibatch holds rows [T · b, ...], the `sequences` they lie in, and the `carry` that their lanes began
     the rollout with. Steps are never torn out of their sequence; the sizes differ by at most one lane.
     """
-    lanes = ended.shape[1]
-    ends = [lanes * (i + 1) // num_minibatches for i in range(num_minibatches)]
     device = carry[0].device
-    for _ in range(epochs):
-        order = torch.randperm(lanes)
-        for start, end in zip([0, *ends], ends, strict=False):
-            group = order[start:end] if num_minibatches > 1 else torch.arange(lanes)
-            minibatch = tree_map(lambda column, group=group: column[:, group].flatten(0, 1), rollout)
-            sequences = cut_sequences(ended[:, group].numpy())
-            minibatch["sequences"] = Sequences(*(part.to(device) for part in sequences))
-            minibatch["carry"] = tuple(part[group] for part in carry)
-            yield minibatch
+    for group in lane_groups(ended.shape[1], epochs, num_minibatches):
+        minibatch = take_lanes(rollout, group)
+        sequences = cut_sequences(ended[:, group].numpy())
+        minibatch["sequences"] = Sequences(*(part.to(device) for part in sequences))
+        minibatch["carry"] = tuple(part[group] for part in carry)
+        yield minibatch

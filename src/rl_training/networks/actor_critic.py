@@ -90,3 +90,39 @@ class ActorCritic(nn.Module):
     def value(self, obs: Any) -> Tensor:
         encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
         return self.critic_head(encoder(obs)).squeeze(-1)
+
+
+class PhasicActorCritic(ActorCritic):
+    """The actor-critic of PPG (Cobbe et al. 2021): the policy's trunk has a value head of its own.
+
+    With an encoder each, only that auxiliary head teaches values to the policy's trunk. With a shared trunk
+    the critic reads it without a gradient, so that there too nothing but the auxiliary head does.
+    """
+
+    def __init__(self, observation_space: spaces.Space[Any], family: Family, **settings: Any) -> None:
+        super().__init__(observation_space, family, **settings)
+        self.auxiliary_head = orthogonal(nn.Linear(self.actor_head.output.in_features, 1), 1.0)
+
+    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+        features = self.actor_encoder(obs)
+        return self.actor_head(features), self._value(features, obs)
+
+    def value(self, obs: Any) -> Tensor:
+        return self._value(self.actor_encoder(obs) if self.critic_encoder is None else None, obs)
+
+    def auxiliary(self, obs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Action parameters [N, P], the auxiliary head's values [N] and the critic's [N]."""
+        features = self.actor_encoder(obs)
+        return (
+            self.actor_head(features),
+            self.auxiliary_head(features).squeeze(-1),
+            self._value(features, obs),
+        )
+
+    def _value(self, features: Tensor | None, obs: Any) -> Tensor:
+        if self.critic_encoder is None:
+            assert features is not None
+            seen = features.detach()
+        else:
+            seen = self.critic_encoder(obs)
+        return self.critic_head(seen).squeeze(-1)

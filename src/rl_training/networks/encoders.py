@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -20,7 +22,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def orthogonal(layer: nn.Module, gain: float = math.sqrt(2)) -> nn.Module:
+def orthogonal(layer: Layer, gain: float = math.sqrt(2)) -> Layer:
     """Orthogonal weights and zero biases, as in PPO's reference implementation (Huang et al. 2022, detail 2)."""
     assert isinstance(layer, nn.Linear | nn.Conv2d)
     nn.init.orthogonal_(layer.weight, gain)

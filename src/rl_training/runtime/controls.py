@@ -70,6 +70,7 @@ CONTROLS: dict[str, Control] = {
         _knob("vf_coef", 0.5, "Weight of the value loss.", "value_coef"),
         _knob("max_grad_norm", 0.5, "Norm to which gradients are clipped."),
         _knob("target_kl", None, "KL divergence from the old policy at which an update stops (nats)."),
+        _knob("beta_clone", 1.0, "Weight of staying with the old policy in an auxiliary phase."),
         _knob("gamma", 0.99, "Discount per step.", "discount", high=1.0),
         _knob("gae_lambda", 0.95, "Decay per step of the advantage estimate.", high=1.0),
         _knob("update_epochs", 4, "Passes over each rollout.", "n_epochs", low=1, integer=True),

@@ -70,6 +70,16 @@ class Adam(Optimizer):
         epsilon: float = 1e-8,
     ) -> None:
         super().__init__(modules)
+        self._begin(betas, epsilon)
+
+    def beside(self) -> Adam:
+        """A second Adam over the same parameters, with moments of its own: for another loss."""
+        other = object.__new__(Adam)
+        other.names, other.parameters, other.gradient = self.names, self.parameters, self.gradient
+        other._begin(self.betas, self.epsilon)
+        return other
+
+    def _begin(self, betas: tuple[float, float], epsilon: float) -> None:
         self.betas, self.epsilon = betas, epsilon
         self.mean = torch.zeros_like(self.parameters)
         self.square = torch.zeros_like(self.parameters)

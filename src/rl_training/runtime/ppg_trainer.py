@@ -1,0 +1,148 @@
+"""Phasic Policy Gradient: its config, its iteration, and `train_ppg`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import model_validator
+from torch import nn
+
+from rl_training.algorithms.ppg import joint_loss
+from rl_training.algorithms.ppo import normalize_advantage, surrogate_loss, value_loss
+from rl_training.config import field, schedulable
+from rl_training.data.batch import Batch, lane_groups, minibatches, take_lanes
+from rl_training.networks.actor_critic import PhasicActorCritic
+from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+from rl_training.runtime.controls import Knobs, Now
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.on_policy import OnPolicyConfig, OnPolicyTrainer
+from rl_training.runtime.optim import Adam
+from rl_training.runtime.workflows import Result, train
+from rl_training.trees import tree_map
+
+
+@schedulable
+class PPGConfig(OnPolicyConfig):
+    """Phasic Policy Gradient, for discrete and continuous actions."""
+
+    algo: Literal["ppg"] = field("ppg", "The algorithm.")
+    num_steps: int = field(256, "Steps in each environment per rollout.", ge=1)
+    learning_rate: float = field(5e-4, "Adam's step size, in both phases.")
+    clip_coef: float = field(0.2, "How far the probability ratio may leave 1 before its gradient stops.")
+    ent_coef: float = field(0.01, "Weight of the entropy bonus in the policy's loss.")
+    vf_coef: float = field(
+        1.0, "Weight of the critic's loss, which counts through the limit of its gradient."
+    )
+    beta_clone: float = field(1.0, "Weight of staying with the old policy in an auxiliary phase.")
+    target_kl: float | None = field(
+        None, "The policy's epochs end once 1.5 times this KL, in nats, is passed; none: never."
+    )
+    policy_iterations: int = field(32, "N_pi: rollouts between two auxiliary phases.", ge=1)
+    policy_epochs: int = field(1, "E_pi: passes over each rollout for the policy.", ge=1)
+    value_epochs: int = field(1, "E_V: passes over each rollout for the critic.", ge=1)
+    auxiliary_epochs: int = field(6, "E_aux: passes over all kept rollouts in an auxiliary phase.", ge=1)
+    num_minibatches: int = field(8, "Parts into which each pass over a rollout cuts it.", ge=1)
+    auxiliary_minibatches: int = field(16, "Groups of whole lanes an auxiliary pass cuts them into.", ge=1)
+    shared_trunk: bool = field(
+        False,
+        "Whether the critic reads the policy's encoder, without a gradient into it, instead of its own.",
+    )
+
+    @model_validator(mode="after")
+    def _every_auxiliary_minibatch_has_a_lane(self) -> PPGConfig:
+        lanes = self.num_envs * self.policy_iterations
+        if self.auxiliary_minibatches > lanes:
+            raise ValueError(f"auxiliary_minibatches must be at most num_envs * policy_iterations = {lanes}")
+        return self
+
+
+class PhasicPolicy(ActorCriticPolicy):
+    """An actor-critic with a value head on the policy's trunk; it acts like any other."""
+
+    network_class = PhasicActorCritic
+
+
+class PPGTrainer(OnPolicyTrainer):
+    """Phasic Policy Gradient (Cobbe et al. 2021), Algorithm 1. An iteration is one of the policy phase; the
+    auxiliary phase follows every N_pi-th."""
+
+    config_class = PPGConfig
+    policy_class = PhasicPolicy
+
+    def __init__(self, config: PPGConfig) -> None:
+        super().__init__(config)
+        network = self.agent.network
+        critic: list[nn.Module] = [network.critic_head]
+        if network.critic_encoder is not None:
+            critic.append(network.critic_encoder)
+        self.policy_optimizer = Adam([network.actor_encoder, network.actor_head, network.auxiliary_head])
+        self.auxiliary_optimizer = self.policy_optimizer.beside()
+        self.critic_optimizer = Adam(critic)
+        self.kept: list[Batch] = []  # raw `obs` and `return` [T, B, ...] of this phase's rollouts so far
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        config = self.config
+        # Perform rollouts under the current policy and compute value targets.
+        rollout, metrics = self.collect()
+        now = knobs.after(metrics.steps)
+        metrics.add(self.add_advantages(rollout, now))
+        batch = self.flat_batch(rollout)
+        batch["advantage"] = normalize_advantage(batch["advantage"])
+        # for E_pi epochs: optimise L^CLIP + c_e H by the policy.
+        for minibatch in minibatches(batch, config.policy_epochs, config.num_minibatches):
+            parameters, family = self.agent.network.policy(minibatch["obs"]), self.agent.family
+            log_prob, entropy = family.log_prob(parameters, minibatch["action"]), family.entropy(parameters)
+            loss, parts = surrogate_loss(
+                log_prob, entropy, minibatch, clip_coef=now.clip_coef, ent_coef=now.ent_coef
+            )
+            metrics.add(parts)
+            if now.target_kl is not None and parts["approx_kl"] > 1.5 * now.target_kl:
+                break
+            metrics.add(self.policy_optimizer.step(loss, now.learning_rate, now.max_grad_norm))
+        # for E_V epochs: optimise L^value by the critic.
+        for minibatch in minibatches(batch, config.value_epochs, config.num_minibatches):
+            self.improve_critic(self.agent.network.value(minibatch["obs"]), minibatch, now, metrics)
+        # Add all (s_t, V_targ) to the buffer; after N_pi iterations follows the auxiliary phase.
+        kept = {"obs": rollout["obs"], "return": rollout["return"]}
+        self.kept.append(tree_map(torch.clone, kept))  # the collector writes over its rollouts
+        self.agent.observe(rollout["obs"])
+        if len(self.kept) == config.policy_iterations:
+            self.auxiliary_phase(now, metrics)
+            self.kept.clear()
+        return metrics
+
+    def auxiliary_phase(self, now: Now, metrics: Metrics) -> None:
+        """Distil the values of the phase's rollouts into the policy's trunk, holding the policy by its KL."""
+        config, agent = self.config, self.agent
+        batch = tree_map(lambda *parts: torch.cat(parts, 1), *self.kept)
+        lanes = batch["return"].shape[1]
+        # Compute π_old for all states in the buffer, once, before anything moves.
+        with torch.no_grad():
+            every = [take_lanes(batch["obs"], group) for group in torch.arange(lanes).split(config.num_envs)]
+            old = [
+                agent.network.policy(agent.inputs(obs)).unflatten(0, (config.num_steps, -1)) for obs in every
+            ]
+        batch["old"] = torch.cat(old, 1)
+        for group in lane_groups(lanes, config.auxiliary_epochs, config.auxiliary_minibatches):
+            rows = take_lanes(batch, group)
+            rows["return"] = rows["return"].to(agent.device)
+            parameters, auxiliary_value, value = agent.network.auxiliary(agent.inputs(rows["obs"]))
+            # Optimise L^joint by the policy's network, and L^value by the critic.
+            loss, parts = joint_loss(
+                auxiliary_value, rows["return"], agent.family.kl(rows["old"], parameters), now.beta_clone
+            )
+            metrics.add(parts)
+            self.auxiliary_optimizer.step(loss, now.learning_rate, now.max_grad_norm)
+            self.improve_critic(value, rows, now, metrics)
+
+    def improve_critic(self, value: torch.Tensor, rows: Batch, now: Now, metrics: Metrics) -> None:
+        """One step of the critic towards the value targets."""
+        loss = value_loss(value, value, rows["return"], None)
+        metrics.add({"value_loss": loss.detach()})
+        self.critic_optimizer.step(now.vf_coef * loss, now.learning_rate, now.max_grad_norm)
+
+
+def train_ppg(config: PPGConfig, **options: Any) -> Result:
+    """Train PPG from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)
