@@ -95,7 +95,8 @@ class Ending(Probe):
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def observe(self):
-        return np.array([self.t], np.float32)
+        # Where a time limit cuts, the observation must be one that is acted on too, or nobody can learn its value.
+        return np.array([self.t % self.length], np.float32)
 
 
 class CutOff(Ending):
@@ -104,6 +105,14 @@ class CutOff(Ending):
     def step(self, action):
         obs, reward, ended, _, info = super().step(action)
         return obs, reward, False, ended, info
+
+
+class DiscreteEnding(Ending):
+    action_space = spaces.Discrete(2)
+
+
+class DiscreteCutOff(CutOff):
+    action_space = spaces.Discrete(2)
 
 
 class TwoChoices(Probe):
@@ -242,7 +251,69 @@ class Recall(Probe):
         return float(self.t == self.length - 1 and action == self.cue)
 
 
+class Masked(Probe):
+    """Three steps of five actions, of which a random few are allowed; the highest allowed one earns 1.
+
+    Taking a forbidden action is an error. `where` says how the mask is given: in the info, or in a Dict observation.
+    """
+
+    length = 3
+    action_space: spaces.Space = spaces.Discrete(5)
+
+    def __init__(self, where: str = "info") -> None:
+        self.where = where
+        if where == "obs":
+            parts = {"vector": Probe.observation_space, "action_mask": spaces.Box(0, 1, (5,), np.int8)}
+            self.observation_space = spaces.Dict(parts)
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        return obs, self.info()
+
+    def step(self, action):
+        *stepped, _ = super().step(action)
+        return (*stepped, self.info())
+
+    def info(self):
+        return {"action_mask": self.mask.copy()} if self.where == "info" else {}
+
+    def draw(self, count):
+        mask = (self.np_random.random(count) < 0.4).astype(np.int8)
+        mask[self.np_random.integers(count)] = 1
+        return mask
+
+    def observe(self):
+        self.mask = self.draw(5)
+        if self.where == "obs":
+            return {"vector": np.ones(1, np.float32), "action_mask": self.mask.copy()}
+        return self.mask[:1].astype(np.float32)
+
+    def reward(self, action):
+        assert self.mask[action], "a forbidden action was taken"
+        return float(action == np.flatnonzero(self.mask)[-1])
+
+
+class MaskedTwice(Masked):
+    """MultiDiscrete (2, 3) with a mask for each choice; the highest allowed ones earn 1."""
+
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def observe(self):
+        self.masks = (self.draw(2), self.draw(3))
+        return np.zeros(1, np.float32)
+
+    def info(self):
+        return {"action_mask": tuple(mask.copy() for mask in self.masks)}
+
+    def reward(self, action):
+        for mask, choice in zip(self.masks, action, strict=True):
+            assert mask[choice], "a forbidden action was taken"
+        return float(all(c == np.flatnonzero(m)[-1] for m, c in zip(self.masks, action, strict=True)))
+
+
 for probe in (
+    Masked,
+    MaskedTwice,
     Recall,
     ConstantReward,
     RewardByObservation,
@@ -253,6 +324,8 @@ for probe in (
     Unbounded,
     Ending,
     CutOff,
+    DiscreteEnding,
+    DiscreteCutOff,
     TwoChoices,
     Coins,
     DictAndPicture,

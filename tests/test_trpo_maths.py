@@ -22,9 +22,18 @@ from rl_training.state.seeding import seed_everything
 FAMILIES = [Categorical(3), MultiCategorical((2, 3)), Bernoulli(2), DiagonalGaussian(2)]
 
 
+class TinyPolicy(nn.Module):
+    def __init__(self, family):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(2, 3), ActionHead(3, family, -0.5)
+
+    def forward(self, obs):
+        return self.head(self.hidden(obs).tanh(), obs)
+
+
 def tiny_policy(family):
     torch.manual_seed(0)
-    policy = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), ActionHead(3, family, -0.5)).double()
+    policy = TinyPolicy(family).double()
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))

@@ -17,7 +17,7 @@ from functools import cache
 from numbers import Real
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -76,6 +76,8 @@ class Config(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
     )
 
+    obeys_action_masks: ClassVar[bool] = False  # whether its policies read the action masks of environments
+
     algo: str = field(..., "The algorithm.")
     env_id: str = field(..., "The environment: a registered Gymnasium id, or module:EnvId.", min_length=1)
     seed: int = field(1, "Where all randomness of the run comes from.", ge=0, le=2**63 - 1)
@@ -97,7 +99,9 @@ class Config(BaseModel):
     log_interval: int | None = field(None, "Steps between log lines; none: a 200th of the run.", ge=1)
     eval_interval: int | None = field(None, "Steps between evaluations; none: a tenth of the run.", ge=1)
     eval_episodes: int = field(10, "Episodes per evaluation.", ge=1)
-    checkpoint_interval: int | None = field(None, "Steps between saves; none: run / 10, 20000 to 50000.", ge=1)
+    checkpoint_interval: int | None = field(
+        None, "Steps between saves; none: run / 10, 20000 to 50000.", ge=1
+    )
     tensorboard: bool = field(False, "Whether metrics are also written as TensorBoard events (an extra).")
     keep_checkpoints: int = field(2, "How many of the newest checkpoints are kept.", ge=2)
     device: str = field("cpu", "Where networks are trained: cpu, cuda or cuda:N.", pattern=DEVICE)

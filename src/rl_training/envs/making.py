@@ -14,6 +14,7 @@ from rl_training.config import Config
 from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
+from rl_training.envs.masking import MaskInObservation, check_mask_space, gives_masks_in_info
 from rl_training.envs.spaces import check_observation_space
 from rl_training.errors import ConfigError, did_you_mean
 
@@ -31,7 +32,8 @@ def make_environments(config: Config, count: int, seed: int, stream: str) -> Env
         )
     else:
         limit = config.max_episode_steps
-        lanes = make_lanes(config.env_id, config.env_kwargs, limit, count, config.vectorization)
+        how = (count, config.vectorization, config.obeys_action_masks)
+        lanes = make_lanes(config.env_id, config.env_kwargs, limit, *how)
         # Before the first reset, which stacks observations: a space nobody understands may not even stack.
         check_observation_space(lanes.observation_space, f"env_id {config.env_id!r}: its observation")
         if not lanes.has_time_limit and training:
@@ -43,9 +45,9 @@ def make_environments(config: Config, count: int, seed: int, stream: str) -> Env
             )
         elif not lanes.has_time_limit:
             lanes.close()
-            lanes = make_lanes(
-                config.env_id, config.env_kwargs, LONGEST_EVALUATION, count, config.vectorization
-            )
+            lanes = make_lanes(config.env_id, config.env_kwargs, LONGEST_EVALUATION, *how)
+        if config.obeys_action_masks:
+            check_mask_space(config.env_id, lanes.observation_space, lanes.action_space)
     return Environments(lanes, seed, stream)
 
 
@@ -74,17 +76,26 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
 
 
 def make_lanes(
-    env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int | None, count: int, vectorization: str
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    max_episode_steps: int | None,
+    count: int,
+    vectorization: str,
+    action_masks: bool = False,
 ) -> Lanes:
     """`count` equal environments, stepped in this process ("sync") or in a process each ("async").
 
-    A native vector environment enters here: anything with the methods of `Lanes`.
+    `action_masks` puts masks that an environment gives in its info into its observations. A native vector
+    environment enters here: anything with the methods of `Lanes`.
     """
+    env = make_env(env_id, env_kwargs, max_episode_steps)
+    masked = action_masks and gives_masks_in_info(env)
+    env = MaskInObservation(env) if masked else env
     if vectorization == "sync":
-        return LocalLanes([make_env(env_id, env_kwargs, max_episode_steps) for _ in range(count)])
+        others = [make_env(env_id, env_kwargs, max_episode_steps) for _ in range(count - 1)]
+        return LocalLanes([env, *(map(MaskInObservation, others) if masked else others)])
     # Made once here, so that a wrong id is an error in one line; the workers make theirs from its spec, which
     # also holds what only this process has registered, and they need not import this package.
-    env = make_env(env_id, env_kwargs, max_episode_steps)
     assert env.spec is not None
     makers = [partial(gym.make, env.spec)] * count
     env.close()

@@ -17,6 +17,7 @@ from rl_training.algorithms.distributions import (
     Family,
     MultiCategorical,
 )
+from rl_training.algorithms.masking import mask_logits
 from rl_training.networks.encoders import make_encoder, orthogonal
 
 
@@ -36,7 +37,8 @@ class ActionHead(nn.Module):
     """Features [N, F] → the parameters of the action distribution [N, P].
 
     Its gain of 0.01 makes the first policy nearly uniform (Huang et al. 2022, detail 2). A Gaussian's
-    log standard deviation is a parameter of its own that does not depend on the state.
+    log standard deviation is a parameter of its own that does not depend on the state. The mask of actions that
+    an observation may hold is applied here, so that nothing downstream can forget it.
     """
 
     def __init__(self, features: int, family: Family, log_std_init: float) -> None:
@@ -48,10 +50,10 @@ class ActionHead(nn.Module):
         self.output = orthogonal(nn.Linear(features, outputs), 0.01)
         self.log_std = log_std
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor, obs: Any) -> Tensor:
         output = self.output(features)
         if self.log_std is None:
-            return output
+            return mask_logits(output, obs)
         return torch.cat([output, self.log_std.expand_as(output)], -1)
 
 
@@ -82,10 +84,10 @@ class ActorCritic(nn.Module):
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         features = self.actor_encoder(obs)
         seen = features if self.critic_encoder is None else self.critic_encoder(obs)
-        return self.actor_head(features), self.critic_head(seen).squeeze(-1)
+        return self.actor_head(features, obs), self.critic_head(seen).squeeze(-1)
 
     def policy(self, obs: Any) -> Tensor:
-        return self.actor_head(self.actor_encoder(obs))
+        return self.actor_head(self.actor_encoder(obs), obs)
 
     def value(self, obs: Any) -> Tensor:
         encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
@@ -105,7 +107,7 @@ class PhasicActorCritic(ActorCritic):
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         features = self.actor_encoder(obs)
-        return self.actor_head(features), self._value(features, obs)
+        return self.actor_head(features, obs), self._value(features, obs)
 
     def value(self, obs: Any) -> Tensor:
         return self._value(self.actor_encoder(obs) if self.critic_encoder is None else None, obs)
@@ -114,7 +116,7 @@ class PhasicActorCritic(ActorCritic):
         """Action parameters [N, P], the auxiliary head's values [N] and the critic's [N]."""
         features = self.actor_encoder(obs)
         return (
-            self.actor_head(features),
+            self.actor_head(features, obs),
             self.auxiliary_head(features).squeeze(-1),
             self._value(features, obs),
         )

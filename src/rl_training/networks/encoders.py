@@ -11,6 +11,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.algorithms.masking import MASK
+
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -175,12 +177,12 @@ IMAGE_ENCODERS: dict[str, Callable[[spaces.Space[Any]], ImageInputs]] = {
 
 
 class Joined(Inputs):
-    """The parts of a Dict observation side by side, in the space's own order."""
+    """The parts of a Dict observation side by side, in the space's own order; an action mask is no part of it."""
 
     def __init__(self, space: spaces.Dict, image_encoder: str) -> None:
         super().__init__()
-        self.keys = tuple(space.spaces)
-        parts = [make_inputs(part, image_encoder) for part in space.spaces.values()]
+        self.keys = tuple(key for key in space.spaces if key != MASK)
+        parts = [make_inputs(space.spaces[key], image_encoder) for key in self.keys]
         self.parts = nn.ModuleList(parts)
         self.features = sum(part.features for part in parts)
 

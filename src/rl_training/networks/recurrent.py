@@ -116,11 +116,11 @@ class RecurrentActorCritic(nn.Module):
         if self.critic_memory is not None:
             seen, critic_state = self.critic_memory.step(obs, carry[self.num_states :])
             state = (*state, *critic_state)
-        return self.actor_head(features), self.critic_head(seen).squeeze(-1), state
+        return self.actor_head(features, obs), self.critic_head(seen).squeeze(-1), state
 
     def forward(self, obs: Any, sequences: Sequences, carry: Carry) -> tuple[Tensor, Tensor]:
         features = self.actor_memory(obs, sequences, carry[: self.num_states])
         seen = features
         if self.critic_memory is not None:
             seen = self.critic_memory(obs, sequences, carry[self.num_states :])
-        return self.actor_head(features), self.critic_head(seen).squeeze(-1)
+        return self.actor_head(features, obs), self.critic_head(seen).squeeze(-1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_training.data.collector import Carry
 from rl_training.data.normalization import ObservationNormalizer
+from rl_training.envs.masking import num_choices, refuse_empty_masks
 from rl_training.networks.acting import SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.state.stateful import Stateful
@@ -20,7 +21,7 @@ from rl_training.trees import tree_map
 class ActorCriticPolicy(Stateful):
     """Feed-forward, so it carries nothing from step to step."""
 
-    transient: tuple[str, ...] = ("family", "device", "precision", "small")
+    transient: tuple[str, ...] = ("family", "choices", "device", "precision", "small")
     network_class: ClassVar[type[nn.Module]] = ActorCritic
     network: Any
 
@@ -34,7 +35,7 @@ class ActorCriticPolicy(Stateful):
         precision: str = "fp32",
         **network: Any,
     ) -> None:
-        self.family = action_family(action_space)
+        self.family, self.choices = action_family(action_space), num_choices(action_space)
         self.device, self.precision = torch.device(device), precision
         self.network = self.network_class(observation_space, self.family, **network).to(self.device)
         self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
@@ -48,6 +49,7 @@ class ActorCriticPolicy(Stateful):
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         if self.small is not None and self.small.fits(len(obs)):
             return self.small.act(obs if self.normalizer is None else self.normalizer(obs), explore), carry
+        refuse_empty_masks(obs, self.choices)
         with torch.no_grad():
             return self.choose(*self._forward(self.inputs(obs)), explore), carry
 

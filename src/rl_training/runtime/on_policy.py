@@ -25,6 +25,8 @@ LEARNED_FROM = ("action", "log_prob", "value", "advantage", "return")
 class OnPolicyConfig(Config):
     """The fields of every algorithm that learns from rollouts of its own policy."""
 
+    obeys_action_masks: ClassVar[bool] = True
+
     num_envs: int = field(4, "Environments stepped side by side.", ge=1, le=65_536)
     num_steps: int = field(128, "Steps in each environment per rollout.", ge=1)
     learning_rate: float = field(2.5e-4, "Adam's step size.")

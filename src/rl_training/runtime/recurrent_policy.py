@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.recurrent import Carry, RecurrentActorCritic, Sequences
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 
@@ -23,6 +24,7 @@ class RecurrentPolicy(ActorCriticPolicy):
 
     @torch.no_grad()
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+        refuse_empty_masks(obs, self.choices)
         parameters, value, carry = self.network.step(self.inputs(obs), carry)
         return self.choose(parameters, value, explore), carry
 

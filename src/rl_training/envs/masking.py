@@ -1,0 +1,84 @@
+"""Action masks: which of the discrete actions an environment allows right now.
+
+An environment may give them as the key `action_mask` of a Dict observation, or in `info`. Policies read them from
+the observation, so masks in `info` are put there: what an environment showed as `obs` becomes
+{"observation": obs, "action_mask": mask}, or gets one key more if it was a dict already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.algorithms.masking import MASK
+from rl_training.errors import ConfigError, RunError
+
+OBSERVATION = "observation"
+
+
+def num_choices(space: spaces.Space[Any]) -> tuple[int, ...]:
+    """How many choices each part of a discrete action has; () for all other actions."""
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    return tuple(space.nvec.tolist()) if isinstance(space, spaces.MultiDiscrete) else ()
+
+
+def gives_masks_in_info(env: gym.Env[Any, Any]) -> bool:
+    """Whether an environment of discrete actions has a mask in its info; this resets it once to look."""
+    return bool(num_choices(env.action_space)) and MASK in env.reset(seed=0)[1]
+
+
+class MaskInObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Puts the mask of `info` into the observation."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        inner = env.observation_space
+        parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {OBSERVATION: inner}
+        mask = spaces.MultiBinary(sum(num_choices(env.action_space)))
+        self.observation_space = spaces.Dict(parts | {MASK: mask})
+
+    def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        obs, info = self.env.reset(**options)
+        return self._with_mask(obs, info), info
+
+    def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_mask(obs, info), reward, terminated, truncated, info
+
+    def _with_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
+        mask = info[MASK]
+        parts = mask if isinstance(mask, tuple | list) else [mask]  # one for each choice of a MultiDiscrete
+        flat = np.concatenate([np.ravel(part) for part in parts]).astype(np.int8)
+        return (obs if isinstance(obs, dict) else {OBSERVATION: obs}) | {MASK: flat}
+
+
+def check_mask_space(env_id: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+    """Refuse, in one line, a mask in a Dict observation that does not fit the actions."""
+    if not isinstance(observation, spaces.Dict) or MASK not in observation.spaces:
+        return
+    space, total = observation.spaces[MASK], sum(num_choices(action))
+    fits = isinstance(space, spaces.MultiBinary) or (
+        isinstance(space, spaces.Box) and space.dtype.kind in "biu"
+    )
+    if not fits or space.shape != (total,):
+        raise ConfigError(
+            f"env_id {env_id!r}: its {MASK} is {space}; it must be a MultiBinary or a Box of whole numbers with an "
+            f"entry for each of the {total} discrete choices"
+        )
+    if len(observation.spaces) == 1:
+        raise ConfigError(f"env_id {env_id!r}: its observation is nothing but an {MASK}")
+
+
+def refuse_empty_masks(obs: Any, choices: tuple[int, ...]) -> None:
+    """Raise RunError where a mask [B, P] leaves no action, which no policy can obey."""
+    if not isinstance(obs, dict) or MASK not in obs:
+        return
+    for part in np.split(np.asarray(obs[MASK]), np.cumsum(choices)[:-1], axis=-1):
+        empty = np.flatnonzero(~part.any(-1))
+        if len(empty):
+            raise RunError(f"environment {empty[0]} gives an {MASK} that allows no action")
