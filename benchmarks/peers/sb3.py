@@ -46,6 +46,9 @@ def train(settings: dict[str, Any], algorithm: Any, steps: int) -> Any:
     policy_kwargs = dict(settings.get("policy_kwargs") or {})
     if "activation_fn" in policy_kwargs:
         policy_kwargs["activation_fn"] = getattr(torch.nn, policy_kwargs["activation_fn"])
+    if "optimizer_class" in policy_kwargs:  # as module:name
+        module, _, name = policy_kwargs["optimizer_class"].partition(":")
+        policy_kwargs["optimizer_class"] = getattr(import_module(module), name)
     model = algorithm(
         settings.get("policy") or "MlpPolicy",
         make_envs(settings, settings["num_envs"], settings["seed"]),
