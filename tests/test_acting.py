@@ -44,6 +44,7 @@ def test_log_probabilities_values_and_modes_agree(action_space, changes):
             log_prob = family.log_prob(parameters, torch.from_numpy(acted["action"]))
             np.testing.assert_allclose(acted["log_prob"], log_prob, atol=2e-5)
             np.testing.assert_allclose(acted["value"], value, atol=2e-5)
+            np.testing.assert_array_equal(small.value(obs), acted["value"])
         np.testing.assert_allclose(acted["action"], family.mode(parameters), atol=2e-5)
 
 

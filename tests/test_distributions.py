@@ -31,6 +31,8 @@ def test_log_prob_and_entropy_are_those_of_torch(name):
     log_prob = expected.log_prob(action.float() if name == "bernoulli" else action)
     torch.testing.assert_close(family.log_prob(parameters, action), log_prob)
     torch.testing.assert_close(family.entropy(parameters), expected.entropy())
+    both = family.log_prob_and_entropy(parameters, action)
+    torch.testing.assert_close(both, (log_prob, expected.entropy()))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -30,8 +30,16 @@ class Family(Protocol):
 
     def entropy(self, parameters: Tensor) -> Tensor: ...
 
+    def log_prob_and_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Both at once, which is what losses need."""
+
     def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
         """KL(p ‖ q) of the distributions with these parameters, in nats."""
+
+
+def _entropy(log_prob: Tensor) -> Tensor:
+    """-Σᵢ pᵢ log pᵢ."""
+    return -(log_prob.exp() * log_prob).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -55,8 +63,11 @@ class Categorical:
         return F.log_softmax(parameters, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, parameters: Tensor) -> Tensor:
+        return _entropy(F.log_softmax(parameters, -1))
+
+    def log_prob_and_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         log_prob = F.log_softmax(parameters, -1)
-        return -(log_prob.exp() * log_prob).sum(-1)
+        return log_prob.gather(-1, action.unsqueeze(-1)).squeeze(-1), _entropy(log_prob)
 
     def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
         """Σᵢ pᵢ (log pᵢ - log qᵢ)."""
@@ -91,6 +102,9 @@ class MultiCategorical:
     def entropy(self, parameters: Tensor) -> Tensor:
         return torch.stack([family.entropy(part) for family, part in self._split(parameters)]).sum(0)
 
+    def log_prob_and_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return self.log_prob(parameters, action), self.entropy(parameters)
+
     def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
         pairs = zip(self._split(parameters), self._split(other), strict=True)
         return torch.stack([family.kl(part, against) for (family, part), (_, against) in pairs]).sum(0)
@@ -118,6 +132,9 @@ class Bernoulli:
     def entropy(self, parameters: Tensor) -> Tensor:
         """H = softplus(l) - l σ(l) for each logit l."""
         return (F.softplus(parameters) - parameters * parameters.sigmoid()).sum(-1)
+
+    def log_prob_and_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return self.log_prob(parameters, action), self.entropy(parameters)
 
     def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
         """σ(l) (l - m) - softplus(l) + softplus(m) for each pair of logits l, m."""
@@ -152,6 +169,9 @@ class DiagonalGaussian:
         """Σ log σ + ½ log 2πe."""
         log_std = parameters[..., self.num_dimensions :]
         return log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.num_dimensions
+
+    def log_prob_and_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return self.log_prob(parameters, action), self.entropy(parameters)
 
     def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
         """Σ log(σ_q / σ_p) + (σ_p² + (μ_p - μ_q)²) / 2σ_q² - ½."""

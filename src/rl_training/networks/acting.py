@@ -62,9 +62,7 @@ class SmallActorCritic:
 
     def act(self, obs: np.ndarray, explore: bool) -> dict[str, np.ndarray]:
         """Observations [B, ...] → `action`, `log_prob` and `value` [B, ...]."""
-        if self.first.data_ptr() != self.seen_at:
-            self._look_again()  # an optimizer has moved the parameters into one vector
-        rows = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
+        rows = self._rows(obs)
         output = _forward(rows, *self.actor, self.activation)
         value = _forward(rows, *self.critic, self.activation)[:, 0]
         noise: np.ndarray
@@ -75,6 +73,15 @@ class SmallActorCritic:
             noise = np.random.standard_normal(output.shape) if explore else np.zeros(output.shape)
             action, log_prob = _sample_gaussian(output, self.log_std, noise)
         return {"action": action, "log_prob": log_prob, "value": value}
+
+    def value(self, obs: np.ndarray) -> np.ndarray:
+        """Observations [B, ...] → values [B]."""
+        return _forward(self._rows(obs), *self.critic, self.activation)[:, 0]
+
+    def _rows(self, obs: np.ndarray) -> np.ndarray:
+        if self.first.data_ptr() != self.seen_at:
+            self._look_again()  # an optimizer has moved the parameters into one vector
+        return np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
 
 
 class SmallNetwork:

@@ -48,7 +48,7 @@ class ActorCriticPolicy(Stateful):
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         if self.small is not None and self.small.fits(len(obs)):
-            return self.small.act(obs if self.normalizer is None else self.normalizer(obs), explore), carry
+            return self.small.act(self._normalized(obs), explore), carry
         refuse_empty_masks(obs, self.choices)
         with torch.no_grad():
             return self.choose(*self._forward(self.inputs(obs)), explore), carry
@@ -60,14 +60,16 @@ class ActorCriticPolicy(Stateful):
         acted = {"action": action, "log_prob": log_prob, "value": value}
         return {name: tensor.cpu().numpy() for name, tensor in acted.items()}
 
-    @torch.no_grad()
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
-        return self.network.value(self.inputs(obs)).cpu().numpy()
+        if self.small is not None and self.small.fits(len(obs)):
+            return self.small.value(self._normalized(obs))
+        with torch.no_grad():
+            return self.network.value(self.inputs(obs)).cpu().numpy()
 
     def evaluate(self, inputs: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log π(a|s), entropy and value [N], with gradients, for inputs that are normalised already."""
         parameters, value = self._forward(inputs)
-        return self.family.log_prob(parameters, action), self.family.entropy(parameters), value
+        return *self.family.log_prob_and_entropy(parameters, action), value
 
     def _forward(self, inputs: Any) -> tuple[Tensor, Tensor]:
         if self.precision == "fp32":
@@ -78,9 +80,11 @@ class ActorCriticPolicy(Stateful):
 
     def inputs(self, obs: Any) -> Any:
         """Raw observations as the network's tensors, through the normaliser as it stands."""
-        if self.normalizer is not None:
-            obs = self.normalizer(tree_map(np.asarray, obs))
+        obs = self._normalized(tree_map(np.asarray, obs))
         return tree_map(lambda column: torch.as_tensor(column, device=self.device), obs)
+
+    def _normalized(self, obs: Any) -> Any:
+        return obs if self.normalizer is None else self.normalizer(obs)
 
     def observe(self, obs: Any) -> None:
         """Move the normaliser's statistics by a rollout's raw observations [T, B, ...]."""

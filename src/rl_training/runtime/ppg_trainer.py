@@ -92,7 +92,7 @@ class PPGTrainer(OnPolicyTrainer):
         # for E_pi epochs: optimise L^CLIP + c_e H by the policy.
         for minibatch in minibatches(batch, config.policy_epochs, config.num_minibatches):
             parameters, family = self.agent.network.policy(minibatch["obs"]), self.agent.family
-            log_prob, entropy = family.log_prob(parameters, minibatch["action"]), family.entropy(parameters)
+            log_prob, entropy = family.log_prob_and_entropy(parameters, minibatch["action"])
             loss, parts = surrogate_loss(
                 log_prob, entropy, minibatch, clip_coef=now.clip_coef, ent_coef=now.ent_coef
             )

@@ -37,4 +37,4 @@ class RecurrentPolicy(ActorCriticPolicy):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """log π(a|s), entropy and value [N], with gradients through time, for inputs normalised already."""
         parameters, value = self.network(inputs, sequences, carry)
-        return self.family.log_prob(parameters, action), self.family.entropy(parameters), value
+        return *self.family.log_prob_and_entropy(parameters, action), value

@@ -86,7 +86,7 @@ class TRPOTrainer(OnPolicyTrainer):
         config, network, family = self.config, self.agent.network, self.agent.family
 
         def objective(parameters: torch.Tensor) -> torch.Tensor:
-            log_prob, entropy = family.log_prob(parameters, batch["action"]), family.entropy(parameters)
+            log_prob, entropy = family.log_prob_and_entropy(parameters, batch["action"])
             return surrogate(log_prob, batch["log_prob"], batch["advantage"], entropy, now.ent_coef)
 
         # g = ∇L and x ≈ F⁻¹ g, from products with F alone.
