@@ -72,7 +72,7 @@ class LocalLanes:
         self.envs = [env for env, _ in bare]
         self.time_limit = bare[0][1]
         self.count = len(self.envs)
-        self.age = [0] * self.count  # steps into each lane's episode
+        self.age = np.zeros(self.count, np.int64)  # steps into each lane's episode
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
         rows = []
@@ -82,20 +82,12 @@ class LocalLanes:
         return self._stack(rows)
 
     def step(self, actions: np.ndarray) -> Stepped:
-        rows, rewards, ended, cut = [], [], [], []
         # Elements stay numpy's own: Gymnasium checks those faster than Python's numbers.
-        for lane, action in enumerate(actions):
-            obs, gained, over, out_of_time, _ = self.envs[lane].step(action)
-            self.age[lane] += 1
-            rows.append(obs)
-            rewards.append(gained)
-            ended.append(over)
-            cut.append(out_of_time or self.age[lane] == self.time_limit)
-        reward, terminated, truncated = (
-            np.array(rewards, np.float64),
-            np.array(ended, np.bool_),
-            np.array(cut, np.bool_),
-        )
+        stepped = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
+        rows, rewards, ended, cut, _ = zip(*stepped, strict=True)
+        self.age += 1
+        reward, terminated = np.array(rewards, np.float64), np.array(ended, np.bool_)
+        truncated = np.array(cut, np.bool_) | (self.age == self.time_limit)
         return Stepped(self._stack(rows), reward, terminated, truncated, reward, terminated | truncated)
 
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
