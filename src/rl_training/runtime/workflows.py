@@ -15,6 +15,7 @@ from rl_training.envs.making import environment_protocol
 from rl_training.envs.spaces import ActionCodec, space_from_json
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError
 from rl_training.registry import trainer_class
+from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate
@@ -44,7 +45,10 @@ def train(
             raise RunError(f"{run.path}: is not empty; resume it, or choose another run directory")
         try:
             run.write_manifest(
-                config.model_dump(mode="json"), threads=threads, environment=environment_protocol(config)
+                config.model_dump(mode="json"),
+                threads=threads,
+                keeps_freed_memory=keep_freed_memory(),
+                environment=environment_protocol(config),
             )
             # The config comes last: with it in place, a killed run can be resumed.
             files.replace_file(run.config_path, dump_config(config).encode())
@@ -192,6 +196,7 @@ def _make_agent(config: Config, saved: Mapping[str, Any]) -> Any:
 def _run(engine: Engine, threads: int) -> Result:
     # The order of floating-point sums depends on the number of threads: it is part of a run's identity.
     torch.set_num_threads(threads)
+    keep_freed_memory()
     return engine.train()
 
 
