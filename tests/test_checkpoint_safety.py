@@ -30,6 +30,7 @@ from rl_training.state.checkpoints import (
     save_checkpoint,
     save_policy,
 )
+from rl_training.state.segments import SegmentStore
 
 SKELETON, WEIGHTS, STATE = "state.json", "weights.safetensors", "state.safetensors"
 
@@ -43,6 +44,19 @@ def small_tree(step: int = 0) -> dict[str, Any]:
 
 def save(folder: Path, step: int, keep: int = 2) -> Path:
     return save_checkpoint(folder, step, small_tree(step), keep)
+
+
+def save_with_segments(folder: Path, step: int, keep: int = 2) -> Path:
+    """A checkpoint that counts on two segments of its own and one that it shares with the others."""
+    store = SegmentStore(folder.parent / "replay")
+    store.write("replay-000000000000.safetensors", {"reward": np.arange(4.0)})
+    for number in (2 * step, 2 * step + 1):
+        store.write(f"replay-{number:012d}.safetensors", {"reward": np.full(3, float(number))})
+    return save_checkpoint(folder, step, small_tree(step) | {"segments": store.entries}, keep)
+
+
+def segment(number: int) -> str:
+    return f"replay-{number:012d}.safetensors"
 
 
 def step_in(tree: dict[str, Any]) -> int:
@@ -315,6 +329,147 @@ MALICIOUS: dict[str, Callable[[Path], Any]] = {
     "tensor outside": tagged("tensor", name="../../escaped"),
     "tensor without a name": tagged("tensor", name=3),
 }
+
+
+def entry(**changes: Any) -> Callable[[Path], None]:
+    """Another list of segments."""
+    return lambda path: forge(path, lambda skeleton: skeleton["segments"].update(changes))
+
+
+def renamed(name: str) -> Callable[[Path], None]:
+    """A segment under a name that leads elsewhere, where a file with the right bytes lies."""
+
+    def make(path: Path) -> None:
+        data = (path.parents[1] / "replay" / segment(4)).read_bytes()
+        (path.parents[2] / "outside.safetensors").write_bytes(data)
+        forge(
+            path, lambda skeleton: skeleton["segments"].update({name: skeleton["segments"].pop(segment(4))})
+        )
+
+    return make
+
+
+def segment_as(kind: str) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        victim = path.parents[1] / "replay" / segment(4)
+        victim.rename(victim.with_name("elsewhere"))
+        if kind == "link":
+            victim.symlink_to(victim.with_name("elsewhere"))
+        elif kind == "pipe":
+            os.mkfifo(victim)
+        elif kind == "directory":
+            victim.mkdir()
+        elif kind == "sparse":
+            victim.touch()
+            os.truncate(victim, 2**40)
+            forge(path, lambda skeleton: skeleton["segments"][segment(4)].update(bytes=2**40))
+        elif kind == "pickle":
+            victim.write_bytes(pickle.dumps(Payload()))
+
+    return make
+
+
+def linked_replay(path: Path) -> None:
+    folder = path.parents[1] / "replay"
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to(folder.with_name("elsewhere"))
+
+
+GOOD_ENTRY = {"bytes": 3, "sha256": "0" * 64}
+MALICIOUS_SEGMENTS: dict[str, Callable[[Path], Any]] = {
+    "list of wrong type": lambda path: forge(path, lambda skeleton: skeleton.update(segments=[1])),
+    "entry of wrong type": entry(**{segment(4): 3}),
+    "entry without checksum": entry(**{segment(4): {"bytes": 3}}),
+    "entry with more": entry(**{segment(4): GOOD_ENTRY | {"path": "/etc/passwd"}}),
+    "size of wrong type": entry(**{segment(4): GOOD_ENTRY | {"bytes": "3"}}),
+    "size below zero": entry(**{segment(4): GOOD_ENTRY | {"bytes": -1}}),
+    "checksum of wrong type": entry(**{segment(4): {"bytes": 3, "sha256": ["0"]}}),
+    "path upwards": renamed("../../outside.safetensors"),
+    "path upwards in a good form": renamed("../replay-000000000004.safetensors"),
+    "absolute path": renamed("/etc/passwd"),
+    "name with a line end": renamed(segment(4) + "\n"),
+    "name of another kind": renamed("replay-000000000004.pickle"),
+    "link for a segment": segment_as("link"),
+    "pipe for a segment": segment_as("pipe"),
+    "directory for a segment": segment_as("directory"),
+    "huge sparse segment": segment_as("sparse"),
+    "pickle for a segment": segment_as("pickle"),
+    "missing segment": segment_as("nothing"),
+    "link for the folder": linked_replay,
+}
+
+
+@pytest.mark.parametrize("make", MALICIOUS_SEGMENTS.values(), ids=MALICIOUS_SEGMENTS.keys())
+def test_malicious_segments_execute_nothing_and_the_checkpoint_before_is_used(
+    make: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    save_checkpoint(folder, 1, small_tree(1), 2)  # counts on no segment
+    path = save_with_segments(folder, 2)
+    assert newest_step(folder) == 2
+    make(path)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(path)
+    assert "\n" not in str(caught.value)
+    assert newest_step(folder) == 1
+    assert load_checkpoint(path, only="policy")["policy"]["weight"][0] == 2.0, "acting needs no replay"
+    assert sorted(tmp_path.rglob("*")) == before
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 300 * 1024
+
+
+def test_every_flipped_byte_of_a_segment_is_detected(tmp_path: Path) -> None:
+    path = save_with_segments(tmp_path / "checkpoints", 1)
+    victim = tmp_path / "replay" / segment(2)
+    data = victim.read_bytes()
+    for place in range(len(data)):
+        victim.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(CheckpointError, match="checksum"):
+            load_checkpoint(path)
+    victim.write_bytes(data)
+    load_checkpoint(path)
+
+
+def test_segments_go_only_when_no_checkpoint_lists_them(tmp_path: Path) -> None:
+    folder, replay = tmp_path / "checkpoints", tmp_path / "replay"
+    for step in (1, 2, 3, 4):
+        save_with_segments(folder, step)
+        (replay / ".writing-replay-000000000099.safetensors").write_bytes(b"torn")
+        (replay / "of the user").write_bytes(b"kept")
+    save_with_segments(folder, 5)
+    kept = sorted(name for name in os.listdir(replay) if name.startswith("replay"))
+    assert kept == [segment(number) for number in (0, 8, 9, 10, 11)]
+    assert sorted(os.listdir(replay)) == ["of the user", *kept]
+    assert step_in(load_checkpoint(folder / "step-000000000004")) == 4
+
+
+def test_a_kill_at_any_call_leaves_checkpoints_with_all_their_segments(tmp_path: Path) -> None:
+    save_with_segments(tmp_path / "start" / "checkpoints", 1)
+    save_with_segments(tmp_path / "start" / "checkpoints", 2)
+    at, died = 0, True
+    while died:
+        at += 1
+        folder = tmp_path / str(at) / "checkpoints"
+        shutil.copytree(tmp_path / "start", folder.parent)
+        child = os.fork()
+        if child == 0:
+            die_at(at)
+            save_with_segments(folder, 3)
+            os._exit(0)
+        died = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        warnings: list[str] = []
+        found = newest_good_checkpoint(folder, warn=warnings.append)
+        assert found is not None and step_in(found[1]) in (2, 3) and not warnings
+        save_with_segments(folder, 4)
+        assert newest_step(folder) == 4
+        listed = {name for step in (3, 4) for name in (segment(2 * step), segment(2 * step + 1))} | {
+            segment(0)
+        }
+        there = set(os.listdir(folder.parent / "replay"))
+        assert there <= listed | {segment(4), segment(5)}, "no more than two checkpoints count on"
+    assert at > 25
 
 
 @pytest.mark.parametrize("make", MALICIOUS.values(), ids=MALICIOUS.keys())

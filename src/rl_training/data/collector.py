@@ -109,13 +109,12 @@ def fresh_where_ended(policy: Policy, carry: Carry, ended: list[int]) -> Carry:
     return parts
 
 
-def check_finite(columns: Batch, count: int, first: int = 0) -> None:
+def check_finite(columns: Batch, count: int) -> None:
     """Refuse a rollout with a NaN or an infinity in it, naming the tensor, the environment and the step.
 
-    `step` counts environment steps from the start of this iteration, of which `first` went before these columns:
-    the engine knows how many went before it.
+    `step` counts environment steps from the start of this rollout: the engine knows how many went before.
     """
     for name, column in (leaf for key in columns for leaf in tree_leaves(columns[key], key)):
         if column.dtype.kind == "f" and not np.isfinite(column).all():
             t, lane = np.argwhere(~np.isfinite(column))[0][:2]
-            raise NonFiniteError(name, env_index=int(lane), step=first + int(t) * count)
+            raise NonFiniteError(name, env_index=int(lane), step=int(t) * count)

@@ -27,7 +27,14 @@ class Metrics:
             self.values.setdefault(name, []).append(value)
 
     def means(self) -> dict[str, float]:
-        return {name: float(torch.as_tensor(values).double().mean()) for name, values in self.values.items()}
+        return {name: _mean(values) for name, values in self.values.items()}
+
+
+def _mean(values: list[Tensor | float]) -> float:
+    # Iterations of a few steps are many, and to make a tensor of one number is most of their cost here.
+    if len(values) == 1:
+        return float(values[0])
+    return float(torch.as_tensor(values).double().mean())
 
 
 class MetricsWindow(Stateful):

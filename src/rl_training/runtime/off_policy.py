@@ -70,6 +70,7 @@ class OffPolicyTrainer(Trainer):
     def gather(self, knobs: Knobs) -> Metrics:
         """Take the iteration's steps, at random until `learning_starts`, and remember them."""
         config, environments = self.config, self.environments
+        led_to: list[Batch] = []
         for t in range(config.train_frequency):
             taken = t * config.num_envs
             if self.steps < config.learning_starts:
@@ -77,14 +78,13 @@ class OffPolicyTrainer(Trainer):
             else:
                 action = self.explore(environments.obs, knobs.after(taken))
             step = environments.step(action)
-            # Where it stops being finite is where the step led to.
-            columns = {"obs": step.next_obs, "reward": step.reward}
-            check_finite(tree_map(lambda column: column[None], columns), config.num_envs, first=taken)
+            led_to.append({"obs": step.next_obs, "reward": step.reward})
             self.replay.add(
                 action, step.reward, step.terminated, step.truncated, step.next_obs, environments.obs
             )
             self.agent.observe(step.next_obs)
             self.steps += config.num_envs
+        check_finite(tree_map(lambda *rows: np.array(rows), *led_to), config.num_envs)
         return Metrics(config.steps_per_iteration, environments.take_finished())
 
     def explore(self, obs: Any, now: Now) -> np.ndarray:

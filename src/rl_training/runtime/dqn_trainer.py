@@ -1,0 +1,125 @@
+"""Deep Q-Networks: config, iteration, and `train_dqn`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from rl_training.algorithms.dqn import q_loss, q_target
+from rl_training.config import field, schedulable
+from rl_training.data.batch import Batch
+from rl_training.runtime.controls import Knobs, Now
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
+from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.q_policy import QPolicy
+from rl_training.runtime.workflows import Result, train
+
+
+@schedulable
+class DQNConfig(OffPolicyConfig):
+    """Deep Q-Networks, for discrete actions; double, dueling, n-step and prioritised if you like."""
+
+    algo: Literal["dqn"] = field("dqn", "The algorithm.")
+    learning_rate: float = field(1e-4, "Adam's step size.")
+    batch_size: int = field(32, "Transitions per update.", ge=1)
+    learning_starts: int = field(50_000, "Steps with random actions before the first update.", ge=1)
+    train_frequency: int = field(4, "Steps in each environment between updates.", ge=1)
+    replay_ratio: float = field(0.25, "Updates per environment step, on average.")
+    epsilon: float = field(0.1, "Share of random actions in training.")
+    target_update_interval: int = field(10_000, "Updates of the network between two of its target.", ge=1)
+    tau: float = field(1.0, "Share of the network in its target with each update of that; 1 copies it.")
+    max_grad_norm: float | None = field(10.0, "Norm to which gradients are scaled down; none: no limit.")
+    double: bool = field(
+        False, "Whether the online network chooses the action that the target network values."
+    )
+    dueling: bool = field(False, "Whether Q is the sum of a value and of advantages.")
+    n_step: int = field(1, "Rewards summed before the target bootstraps.", ge=1, le=1000)
+    prioritized: bool = field(False, "Whether transitions with large errors are drawn more often.")
+    priority_exponent: float = field(0.6, "How strongly errors shape what is drawn: 0 is uniform.")
+    importance_exponent: float = field(0.4, "How strongly that is corrected in the loss: 1 is fully.")
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("relu", "What follows a hidden layer.")
+
+
+class DQNTrainer(OffPolicyTrainer):
+    """Deep Q-learning with experience replay (Mnih et al. 2015), Algorithm 1."""
+
+    config_class = DQNConfig
+    config: DQNConfig
+    action_spaces = (spaces.Discrete,)
+    agent: QPolicy
+    transient = ("target_weights",)
+
+    def __init__(self, config: DQNConfig) -> None:
+        super().__init__(config, n_step=config.n_step, prioritized=config.prioritized)
+        self.target = copy.deepcopy(self.agent.network).requires_grad_(False)
+        self.optimizer = Adam([self.agent.network])
+        self.target_weights, _ = flatten_parameters(list(self.target.parameters()))
+        self.updates = 0
+
+    @classmethod
+    def make_agent(
+        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> QPolicy:
+        assert isinstance(action_space, spaces.Discrete)
+        return QPolicy(
+            observation_space,
+            action_space,
+            normalize_observations=config.normalize_observations,
+            device=config.device,
+            hidden_sizes=config.hidden_sizes,
+            activation=config.activation,
+            image_encoder=config.image_encoder,
+            dueling=config.dueling,
+        )
+
+    def explore(self, obs: Any, now: Now) -> np.ndarray:
+        self.agent.epsilon = now.epsilon
+        return super().explore(obs, now)
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        # With probability ε select a random action, otherwise the best; store the transitions.
+        metrics = self.gather(knobs)
+        now = knobs.after(metrics.steps)
+        for _ in range(self.updates_due(now.replay_ratio)):
+            metrics.add(self.update(now))
+        return metrics
+
+    def update(self, now: Now) -> dict[str, Any]:
+        """One gradient step on one batch, and a step of the target network when it is due."""
+        network = self.agent.network
+        # Sample a random minibatch of transitions.
+        batch = self.draw(now)
+        # y = r, or r + γ max Q̄(s', a') where the episode goes on.
+        with torch.no_grad():
+            next_q = self.target(batch["next_obs"])
+            chooser = network(batch["next_obs"]) if self.config.double else next_q
+            target = q_target(batch["reward"], batch["discount"], next_q, chooser)
+        # Perform a gradient descent step on the error, which counts linearly beyond 1.
+        q = network(batch["obs"])
+        loss, error = q_loss(q, batch["action"], target, batch.get("weight"))
+        parts = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm)
+        if self.config.prioritized:
+            self.replay.set_priorities(batch["index"], error.cpu().numpy(), now.priority_exponent)
+        # Every C updates the target network becomes the network.
+        self.updates += 1
+        if self.updates % self.config.target_update_interval == 0:
+            torch.lerp(self.target_weights, self.optimizer.parameters, now.tau, out=self.target_weights)
+        return parts | {"loss": loss.item(), "q_value": q.detach().mean().item()}
+
+    def draw(self, now: Now) -> Batch:
+        size = self.config.batch_size
+        if not self.config.prioritized:
+            return self.on_device(self.replay.sample(size, now.gamma))
+        batch = self.on_device(self.replay.sample_by_priority(size, now.gamma, now.importance_exponent))
+        batch["weight"] = batch["weight"].to(self.agent.device)
+        return batch
+
+
+def train_dqn(config: DQNConfig, **options: Any) -> Result:
+    """Train DQN from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)

@@ -1,0 +1,72 @@
+"""The policy of DQN: the best action, and now and then a random one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from rl_training.algorithms.dqn import dueling
+from rl_training.data.collector import Carry
+from rl_training.data.normalization import ObservationNormalizer
+from rl_training.networks.acting import SmallNetwork
+from rl_training.networks.q_network import QNetwork
+from rl_training.state.stateful import Stateful
+from rl_training.trees import tree_map
+
+
+class QPolicy(Stateful):
+    """ε-greedy when it explores, with the ε that training used last; greedy otherwise."""
+
+    transient = ("device", "small", "num_actions")
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Discrete,
+        *,
+        normalize_observations: bool,
+        device: str,
+        **network: Any,
+    ) -> None:
+        self.device = torch.device(device)
+        self.num_actions = int(action_space.n)
+        self.epsilon = 1.0
+        self.network = QNetwork(observation_space, self.num_actions, **network).to(self.device)
+        self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
+        self.small = SmallNetwork.of(self.network.encoder, self.network.head)
+
+    def initial(self, count: int) -> Carry:
+        return ()
+
+    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+        action = self.value(obs, carry).argmax(-1)
+        if explore:
+            draw = np.random.random(len(action))
+            at_random = draw < self.epsilon
+            if at_random.any():
+                # Given that a draw is below ε, it is uniform in [0, ε): it can choose the action as well.
+                chosen = (draw * (self.num_actions / self.epsilon)).astype(np.int64)
+                action = np.where(at_random, np.minimum(chosen, self.num_actions - 1), action)
+        return {"action": action}, carry
+
+    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+        """Q [B, actions], without gradients."""
+        if self.small is not None and self.small.fits(len(obs)):
+            output = self.small(obs if self.normalizer is None else self.normalizer(obs))
+            return dueling(torch.from_numpy(output)).numpy() if self.network.dueling else output
+        with torch.no_grad():
+            return self.network(self.inputs(obs)).cpu().numpy()
+
+    def inputs(self, obs: Any) -> Any:
+        """Raw observations as the network's tensors, through the normaliser as it stands."""
+        if self.normalizer is not None:
+            obs = self.normalizer(tree_map(np.asarray, obs))
+        return tree_map(lambda column: torch.as_tensor(column, device=self.device), obs)
+
+    def observe(self, obs: Any) -> None:
+        """Move the normaliser's statistics by raw observations [B, ...]."""
+        if self.normalizer is not None:
+            self.normalizer.update(obs)

@@ -1,0 +1,215 @@
+"""DQN: its maths by hand, its switches, its schedules, and the probes it must solve."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training import evaluate_checkpoint, load_config, load_policy
+from rl_training.algorithms.dqn import dueling, q_loss, q_target
+from rl_training.errors import ConfigError
+from rl_training.runtime.controls import Controls, resolve
+from rl_training.runtime.dqn_trainer import DQNConfig, DQNTrainer, train_dqn
+from rl_training.runtime.evaluation import evaluate
+from rl_training.state.seeding import fold, seed_everything
+
+TINY: dict[str, Any] = dict(
+    env_id="CartPole-v1",
+    total_timesteps=400,
+    learning_starts=80,
+    batch_size=16,
+    hidden_sizes=[8],
+    buffer_size=500,
+    target_update_interval=5,
+    eval_episodes=1,
+    eval_interval=400,
+    log_interval=80,
+)
+SWITCHES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "double": dict(double=True),
+    "dueling": dict(dueling=True),
+    "n-step": dict(n_step=3),
+    "prioritized": dict(prioritized=True),
+    "all": dict(double=True, dueling=True, n_step=3, prioritized=True, num_envs=3),
+}
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def test_the_target_by_hand() -> None:
+    """y₁ = 1 + 0.9 · max(2, 5) = 5.5; y₂ = 3, terminated. Double: the online network prefers action 0, worth 2."""
+    next_q = torch.tensor([[2.0, 5.0], [7.0, 1.0]])
+    reward, discount = tensor(1, 3), tensor(0.9, 0.0)
+    torch.testing.assert_close(q_target(reward, discount, next_q, next_q), tensor(5.5, 3.0))
+    online = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
+    torch.testing.assert_close(q_target(reward, discount, next_q, online), tensor(2.8, 3.0))
+
+
+def test_the_loss_by_hand() -> None:
+    """Errors -0.5 and 3: huber ½ · 0.25 = 0.125 and 3 - ½ = 2.5, with slopes -0.5 and 1 (clipped), over 2 rows."""
+    q = torch.tensor([[1.5, 0.0], [9.0, 4.0]], requires_grad=True)
+    loss, error = q_loss(q, torch.tensor([0, 1]), tensor(2.0, 1.0))
+    assert loss.item() == pytest.approx((0.125 + 2.5) / 2)
+    torch.testing.assert_close(error, tensor(-0.5, 3.0))
+    loss.backward()
+    torch.testing.assert_close(q.grad, torch.tensor([[-0.25, 0.0], [0.0, 0.5]]))
+    weighted, _ = q_loss(q.detach(), torch.tensor([0, 1]), tensor(2.0, 1.0), tensor(1.0, 0.2))
+    assert weighted.item() == pytest.approx((0.125 + 0.2 * 2.5) / 2)
+
+
+def test_dueling_by_hand() -> None:
+    """V = 10, A = (1, 2, 6) with mean 3: Q = (8, 9, 13)."""
+    torch.testing.assert_close(
+        dueling(torch.tensor([[10.0, 1.0, 2.0, 6.0]])), torch.tensor([[8.0, 9.0, 13.0]])
+    )
+
+
+def training_lines(result: Any) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "epsilon" in line]
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_every_switch_trains_and_its_checkpoint_stands_alone(name: str, tmp_path: Any) -> None:
+    result = train_dqn(DQNConfig(**TINY | SWITCHES[name]), run_dir=tmp_path / "run")
+    expected = {
+        "loss",
+        "q_value",
+        "grad_norm",
+        "epsilon",
+        "episode_return",
+        "learning_rate",
+        "eval/mean_return",
+    }
+    assert expected <= result.metrics.keys()
+    assert "loss" not in training_lines(result)[0] or training_lines(result)[0]["step"] >= 80
+    score = evaluate_checkpoint(result.checkpoint_path, episodes=3, seed=4)
+    assert score == evaluate_checkpoint(tmp_path / "run", episodes=3, seed=4)
+    assert load_policy(result.checkpoint_path).act(np.zeros(4, np.float32)) in (0, 1)
+
+
+@pytest.mark.parametrize("spelling", ["epsilon", "exploration_epsilon"])
+def test_epsilon_schedule_is_applied_and_logged(spelling: str, tmp_path: Any) -> None:
+    changes = {f"{spelling}_schedule": {"type": "linear", "start": 1.0, "end": 0.1, "steps": 300}}
+    config = load_config(TINY | changes | {"algo": "dqn"})
+    result = train_dqn(config, run_dir=tmp_path / "run")
+    for line in training_lines(result):
+        assert line["epsilon"] == resolve("epsilon", config, line["step"])
+    assert result.metrics["epsilon"] == 0.1
+    assert load_config(tmp_path / "run" / "config.yaml") == config
+
+
+@pytest.mark.parametrize(
+    "knob", ["learning_rate", "replay_ratio", "tau", "priority_exponent", "importance_exponent"]
+)
+def test_every_knob_can_be_scheduled(knob: str, tmp_path: Any) -> None:
+    schedule = {"type": "linear", "start": 0.5, "end": 0.25}
+    settings = TINY | dict(total_timesteps=160, prioritized=True)
+    config = DQNConfig(**settings, **{f"{knob}_schedule": schedule, f"{knob}_warmup_steps": 50})
+    result = train_dqn(config, run_dir=tmp_path / "run")
+    for line in training_lines(result):
+        assert line[knob] == resolve(knob, config, line["step"])
+
+
+def test_epsilon_is_the_share_of_random_actions() -> None:
+    trainer = DQNTrainer(DQNConfig(**TINY))
+    obs = np.zeros((4000, 4), np.float32)
+    best = trainer.agent.act(obs, (), explore=False)[0]["action"]
+    np.random.seed(0)
+    for epsilon in (0.0, 0.3, 1.0):
+        trainer.agent.epsilon = epsilon
+        action = trainer.agent.act(obs, (), explore=True)[0]["action"]
+        # Half of the random actions of two are the best one.
+        assert (action != best).mean() == pytest.approx(epsilon / 2, abs=0.03)
+        assert set(action.tolist()) <= {0, 1}
+
+
+def test_the_target_network_follows_every_few_updates() -> None:
+    config = DQNConfig(**TINY | dict(learning_rate=0.05, tau=0.25))
+    seed_everything(1)
+    trainer = DQNTrainer(config)
+    knobs = Controls.of(config)
+    for step in range(25):
+        trainer.gather(knobs.at(step))
+    before = trainer.target_weights.clone()
+    for update in range(1, 6):
+        assert torch.equal(trainer.target_weights, before), "not before the fifth update"
+        trainer.update(knobs.at(100).after(0))
+        assert trainer.updates == update
+    expected = before + 0.25 * (trainer.optimizer.parameters - before)
+    torch.testing.assert_close(trainer.target_weights, expected)
+    assert not torch.equal(trainer.target_weights, before)
+
+
+def test_acting_without_torch_is_acting_with_torch() -> None:
+    for name in ("plain", "dueling"):
+        trainer = DQNTrainer(DQNConfig(**TINY | SWITCHES[name]))
+        obs = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+        fast = trainer.agent.value(obs, ())
+        with torch.no_grad():
+            slow = trainer.agent.network(torch.from_numpy(obs)).numpy()
+        np.testing.assert_allclose(fast, slow, rtol=1e-5, atol=1e-6)
+
+
+def trained(env_id: str, steps: int = 1200, **changes: Any) -> DQNTrainer:
+    settings: dict[str, Any] = dict(
+        learning_starts=100, batch_size=32, hidden_sizes=[32], gamma=0.9, epsilon=0.3
+    )
+    settings |= dict(learning_rate=3e-3, buffer_size=4000, total_timesteps=10**6, target_update_interval=20)
+    settings |= dict(replay_ratio=0.5)
+    config = DQNConfig(env_id=f"probe/{env_id}-v0", **settings | changes)
+    seed_everything(1)
+    trainer = DQNTrainer(config)
+    knobs = Controls.of(config)
+    for step in range(0, steps, config.steps_per_iteration):
+        seed_everything(fold(1, step))
+        trainer.iterate(knobs.at(step))
+    return trainer
+
+
+def values(trainer: DQNTrainer, *observations: float) -> np.ndarray:
+    return trainer.agent.value(np.array(observations, np.float32).reshape(-1, 1), ())
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_values_of_the_probes(name: str) -> None:
+    """A delayed reward is discounted, and an action is worth what it earns, whatever is switched on."""
+    delayed = trained("DelayedReward", **SWITCHES[name])
+    np.testing.assert_allclose(values(delayed, 0.0, 1.0), [[0.9, 0.9], [1.0, 1.0]], atol=0.1)
+    both = trained("RewardByBoth", **SWITCHES[name])
+    np.testing.assert_allclose(values(both, -1.0, 1.0), [[1, -1], [-1, 1]], atol=0.15)
+    assert evaluate(both.agent, both.config, episodes=30, seed=5)["mean_return"] == 1.0
+
+
+def test_a_picture_in_a_dict_is_seen() -> None:
+    trainer = trained("DictAndPicture", 500, learning_rate=1e-3, replay_ratio=0.25, hidden_sizes=[])
+    assert evaluate(trainer.agent, trainer.config, episodes=50, seed=5)["mean_return"] > 0.95
+
+
+def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:
+    """Reward 1 a step: cut off, every step is worth 1 / (1 - γ) = 5; ended, the last one is worth 1."""
+    cut = trained("DiscreteCutOff", 2000, replay_ratio=1.0, gamma=0.8, target_update_interval=100)
+    np.testing.assert_allclose(values(cut, 0.0, 4.0), 5.0, atol=0.5)
+    ended = trained("DiscreteEnding", target_update_interval=100)
+    np.testing.assert_allclose(values(ended, 4.0), 1.0, atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(env_id="Pendulum-v1"), "actions must be Discrete"),
+        (dict(epsilon=1.5), "at most 1"),
+        (dict(n_step=0), "at least 1"),
+        (dict(ent_coef=0.1), "dqn has no knob ent_coef"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DQNTrainer(DQNConfig(**TINY | changes))
