@@ -171,6 +171,17 @@ def knobs_in_training_lines(result: Any, config: Any) -> list[dict[str, float]]:
     return lines
 
 
+def clip_fractions(
+    train_algorithm: Any, config_class: Any, settings: dict[str, Any], folder: Path
+) -> list[float]:
+    """The share of clipped ratios with a clip range of 0, where almost all that moved are, and with a huge one."""
+    fractions = []
+    for clip in (0.0, 100.0):
+        config = config_class(**settings, clip_coef=clip, learning_rate=1e-2)
+        fractions.append(train_algorithm(config, run_dir=folder / str(clip)).metrics["clip_fraction"])
+    return fractions
+
+
 def small_config(name: str, **changes: Any) -> Any:
     return load_config(RUNS[name] | CADENCES | changes)
 

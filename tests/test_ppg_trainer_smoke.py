@@ -1,7 +1,7 @@
 """PPG end to end, short: schedules arrive in the metrics exactly, and both architectures train."""
 
 import pytest
-from runs import TINY, knobs_in_training_lines
+from runs import TINY, clip_fractions, knobs_in_training_lines
 
 from rl_training.errors import ConfigError
 from rl_training.runtime.controls import resolve_clip_coefficient
@@ -28,13 +28,8 @@ def test_scheduled_coefficients_are_applied_and_logged(tmp_path):
 
 
 def test_the_clip_coefficient_really_acts(tmp_path):
-    fractions = [
-        train_ppg(
-            PPGConfig(**SMALL, clip_coef=clip, learning_rate=1e-2), run_dir=tmp_path / str(clip)
-        ).metrics["clip_fraction"]
-        for clip in (0.0, 100.0)
-    ]
-    assert fractions[0] > 0.4 and fractions[1] == 0
+    none, all_free = clip_fractions(train_ppg, PPGConfig, SMALL, tmp_path)
+    assert none > 0.4 and all_free == 0
 
 
 @pytest.mark.parametrize(
