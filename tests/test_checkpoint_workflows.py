@@ -191,3 +191,66 @@ def test_the_manifest_says_what_made_the_run(cartpole):
     assert manifest["keeps_freed_memory"] is (platform.libc_ver()[0] == "glibc")
     assert {"python", "torch", "numpy", "gymnasium"} <= manifest["versions"].keys()
     assert manifest["config"]["env_id"] == "CartPole-v1"
+
+
+REPLAY_RUNS = ["sac-pendulum", "dqn-cartpole"]
+
+
+@pytest.fixture(scope="module", params=REPLAY_RUNS)
+def with_replay(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / request.param
+    train(small_config(request.param), run_dir=path)
+    return path
+
+
+def test_the_agent_is_rebuilt_from_the_checkpoint_alone(with_replay, tmp_path):
+    """No replay, no run directory: evaluation, acting and `best` need none of them."""
+    score = evaluate_checkpoint(with_replay, seed=1)
+    copied = shutil.copytree(newest(with_replay), tmp_path / "elsewhere")
+    assert evaluate_checkpoint(copied, seed=1) == score and score.keys() == KEYS
+    greedy, sampled = (evaluate_checkpoint(copied, episodes=20, sample=sample) for sample in (False, True))
+    assert greedy != sampled
+    policy = load_policy(copied)
+    assert policy.action_space.contains(np.asarray(policy.act(policy.observation_space.sample())))
+    assert "segments" not in json.loads((with_replay / "best" / "state.json").read_text())
+    assert evaluate_checkpoint(with_replay, seed=1, checkpoint="best").keys() == KEYS
+
+
+def test_a_checkpoint_lists_the_segments_there_and_no_others_are_kept(with_replay):
+    listed = set()
+    for path in (with_replay / "checkpoints").glob("step-*"):
+        listed |= json.loads((path / "state.json").read_text())["segments"].keys()
+    assert listed == {path.name for path in (with_replay / "replay").iterdir()}
+    assert len(listed) > 10
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_a_damaged_segment_costs_its_checkpoint_and_not_the_run(damage, with_replay, tmp_path):
+    run = shutil.copytree(with_replay, tmp_path / "run")
+    names = [
+        set(json.loads((path / "state.json").read_text())["segments"])
+        for path in sorted((run / "checkpoints").glob("step-*"))
+    ]
+    victim = run / "replay" / min(names[1] - names[0])  # listed by the newest alone
+    data = bytearray(victim.read_bytes())
+    data[-1] ^= 1
+    victim.unlink() if damage == "missing" else victim.write_bytes(data)
+    warnings = []
+
+    class Listening(workflows.QuietDisplay):
+        def warning(self, text):
+            warnings.append(text)
+
+    resume(run, display=Listening())
+    assert len(warnings) == 1 and victim.name in warnings[0]
+    assert (run / "metrics.jsonl").read_bytes() == (with_replay / "metrics.jsonl").read_bytes()
+    for path in newest(with_replay).iterdir():
+        assert (newest(run) / path.name).read_bytes() == path.read_bytes()
+    assert victim.exists()
+
+
+def test_a_run_whose_replay_is_gone_says_so(with_replay, tmp_path):
+    run = shutil.copytree(with_replay, tmp_path / "run")
+    shutil.rmtree(run / "replay")
+    with pytest.raises(CheckpointError, match="none of the 2 checkpoints can be read"):
+        resume(run)

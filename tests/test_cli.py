@@ -359,6 +359,32 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+SHORT_REPLAY = [
+    "buffer_size=1000",
+    "total_timesteps=300",
+    "learning_starts=100",
+    "batch_size=16",
+    "hidden_sizes=[8]",
+    "eval_episodes=1",
+]
+
+
+@pytest.mark.parametrize("name", ["sac/pendulum", "dqn/cartpole", "dqn/acrobot"])
+def test_shipped_configs_with_a_replay_train_evaluate_and_resume(name: str, folder: Path) -> None:
+    done = cli("train", name, *SHORT_REPLAY, "train_frequency=4", "--run-dir", "run", "--quiet")
+    assert done.exit_code == 0, done.stderr
+    assert cli("evaluate", "run", "--episodes", 2).exit_code == 0
+    assert cli("evaluate", "run", "--episodes", 2, "--checkpoint", "best").exit_code == 0
+    assert cli("resume", "run").exit_code == 0
+    assert list((folder / "run" / "replay").glob("replay-*.safetensors"))
+
+
+def test_a_schedule_beside_a_learned_temperature_is_refused() -> None:
+    done = cli("train", "sac/pendulum", "ent_coef_schedule=linear")
+    assert done.exit_code == 2
+    assert "ent_coef is auto" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_quiet_train_prints_the_result_only(folder: Path) -> None:
     result = cli("train", write(GOOD), "--quiet")
     assert result.exit_code == 0
