@@ -244,14 +244,17 @@ def kill_at_file_call(number: int) -> None:
 
 
 def kill_and_resume(config: Any, run_dir: Path, kills: int, seconds: float, rng: random.Random) -> int:
-    """Kill the run `kills` times, every second time inside file calls, then let it end; how many kills hit."""
-    hits = 0
+    """Kill the run `kills` times, every second time inside file calls, then let it end; how many kills hit.
+
+    A run goes on between kills, so the more of them there are, the sooner each must come.
+    """
+    hits, share = 0, min(1.0, 3 / kills)
     for attempt in range(kills):
         if attempt % 2:
-            number = rng.randint(1, 120)
+            number = rng.randint(1, int(120 * share))
             code = in_child(lambda number=number: (kill_at_file_call(number), go_on(config, run_dir))[-1])
         else:
-            code = in_child(lambda: go_on(config, run_dir), kill_after=rng.uniform(0.0, seconds))
+            code = in_child(lambda: go_on(config, run_dir), kill_after=rng.uniform(0.0, seconds * share))
         assert code in (0, None), "the run failed instead of being killed"
         hits += code is None
     assert in_child(lambda: go_on(config, run_dir)) == 0
