@@ -10,17 +10,15 @@ from gymnasium import spaces
 
 from rl_training.algorithms.dqn import dueling
 from rl_training.data.collector import Carry
-from rl_training.data.normalization import ObservationNormalizer
 from rl_training.networks.acting import SmallNetwork
 from rl_training.networks.q_network import QNetwork
-from rl_training.state.stateful import Stateful
-from rl_training.trees import tree_map
+from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
 
 
-class QPolicy(Stateful):
+class QPolicy(FeedForwardPolicy):
     """ε-greedy when it explores, with the ε that training used last; greedy otherwise."""
 
-    transient = ("device", "small", "num_actions")
+    transient = ("num_actions",)
 
     def __init__(
         self,
@@ -31,15 +29,11 @@ class QPolicy(Stateful):
         device: str,
         **network: Any,
     ) -> None:
-        self.device = torch.device(device)
+        super().__init__(observation_space, normalize_observations, device)
         self.num_actions = int(action_space.n)
         self.epsilon = 1.0
         self.network = QNetwork(observation_space, self.num_actions, **network).to(self.device)
-        self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
         self.small = SmallNetwork.of(self.network.encoder, self.network.head)
-
-    def initial(self, count: int) -> Carry:
-        return ()
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         action = self.value(obs, carry).argmax(-1)
@@ -54,19 +48,8 @@ class QPolicy(Stateful):
 
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
         """Q [B, actions], without gradients."""
-        if self.small is not None and self.small.fits(len(obs)):
-            output = self.small(obs if self.normalizer is None else self.normalizer(obs))
+        output = self.small_output(obs)
+        if output is not None:
             return dueling(torch.from_numpy(output)).numpy() if self.network.dueling else output
         with torch.no_grad():
             return self.network(self.inputs(obs)).cpu().numpy()
-
-    def inputs(self, obs: Any) -> Any:
-        """Raw observations as the network's tensors, through the normaliser as it stands."""
-        if self.normalizer is not None:
-            obs = self.normalizer(tree_map(np.asarray, obs))
-        return tree_map(lambda column: torch.as_tensor(column, device=self.device), obs)
-
-    def observe(self, obs: Any) -> None:
-        """Move the normaliser's statistics by raw observations [B, ...]."""
-        if self.normalizer is not None:
-            self.normalizer.update(obs)
