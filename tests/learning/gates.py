@@ -29,6 +29,8 @@ class Gate:
     score: float
     episodes: int = 50
     control: bool = False
+    overrides: tuple[str, ...] = ()  # of the config, `key=value` each
+    seeds: tuple[int, ...] = SEEDS
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ GATES = {
         Gate("recurrent_ppo/cartpole_no_velocity", 450),
         Gate("ppo/cartpole_no_velocity", 200, control=True),
         Gate("trpo/pendulum", -250),
+        Gate("sac/pendulum", -180, episodes=100),
+        Gate("sac/halfcheetah", 3000, overrides=("total_timesteps=100_000",), seeds=(1, 2, 3)),
+        Gate("dqn/cartpole", 475),
     )
 }
 
@@ -65,7 +70,7 @@ def train_and_evaluate(gate: Gate, seed: int) -> Outcome:
     from rl_training.runtime.evaluation import evaluate
     from rl_training.state.seeding import fold, seed_everything
 
-    config = load_config(gate.config, [f"seed={seed}"])
+    config = load_config(gate.config, [f"seed={seed}", *gate.overrides])
     seed_everything(fold(seed, "init"))
     fresh = trainer_class(config.algo)(config)
     untrained = evaluate(fresh.agent, config, episodes=gate.episodes, seed=fold(seed, "gate"))["mean_return"]
@@ -80,7 +85,7 @@ def train_and_evaluate(gate: Gate, seed: int) -> Outcome:
 def run_gate(gate: Gate, processes: int = 2) -> list[Outcome]:
     """All seeds, two at a time."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        return pool.starmap(train_and_evaluate, [(gate, seed) for seed in SEEDS], chunksize=1)
+        return pool.starmap(train_and_evaluate, [(gate, seed) for seed in gate.seeds], chunksize=1)
 
 
 def median(outcomes: list[Outcome]) -> float:
