@@ -7,6 +7,7 @@ episode begins with `reset` and nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -72,22 +73,25 @@ class LocalLanes:
         self.envs = [env for env, _ in bare]
         self.time_limit = bare[0][1]
         self.count = len(self.envs)
-        self.age = np.zeros(self.count, np.int64)  # steps into each lane's episode
+        self.clock = 0  # steps so far
+        self.due = [math.inf] * self.count  # the clock at which each lane's time is up
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
         rows = []
         for lane, seed in zip(lanes, seeds, strict=True):
             rows.append(self.envs[lane].reset(seed=seed)[0])
-            self.age[lane] = 0
+            self._begin(lane)
         return self._stack(rows)
 
     def step(self, actions: np.ndarray) -> Stepped:
         # Elements stay numpy's own: Gymnasium checks those faster than Python's numbers.
         stepped = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
         rows, rewards, ended, cut, _ = zip(*stepped, strict=True)
-        self.age += 1
-        reward, terminated = np.array(rewards, np.float64), np.array(ended, np.bool_)
-        truncated = np.array(cut, np.bool_) | (self.age == self.time_limit)
+        reward = np.array(rewards, np.float64)
+        terminated, truncated = np.array(ended, np.bool_), np.array(cut, np.bool_)
+        self.clock += 1
+        if self.clock >= min(self.due):
+            truncated |= self.clock == np.array(self.due)
         return Stepped(self._stack(rows), reward, terminated, truncated, reward, terminated | truncated)
 
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
@@ -96,13 +100,18 @@ class LocalLanes:
             obs, _ = env.reset(seed=seed)
             for action in episode:
                 obs = env.step(action)[0]
-            self.age[lane] = len(episode)
+            self._begin(lane, len(episode))
             rows.append(obs)
         return self._stack(rows)
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+    def _begin(self, lane: int, age: int = 0) -> None:
+        """An episode is `age` steps old."""
+        if self.time_limit is not None:
+            self.due[lane] = self.clock + self.time_limit - age
 
     def _stack(self, rows: Sequence[Any]) -> Observation:
         return _stack(self.observation_space, rows)
@@ -125,13 +134,13 @@ def _has_time_limit(spec: EnvSpec | None) -> bool:
 class VectorLanes:
     """A Gymnasium vector environment in any autoreset mode, if it takes masked resets with a seed per lane."""
 
-    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], spec: EnvSpec | None = None) -> None:
         self.envs = envs
         self.count = envs.num_envs
         self.observation_space = envs.single_observation_space
         self.action_space = envs.single_action_space
         self.mode = AutoresetMode(envs.metadata["autoreset_mode"])
-        spec = envs.spec or getattr(getattr(envs, "envs", [None])[0], "spec", None)
+        spec = spec or envs.spec or getattr(getattr(envs, "envs", [None])[0], "spec", None)
         self.has_time_limit = _has_time_limit(spec)
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
