@@ -111,7 +111,7 @@ ALL: list[Row] = [
     ),
     Comparison(
         name="sac-pendulum",
-        title="SAC on Pendulum-v1: one update of 256 transitions a step, nets of 256-256 ReLU units, learned temperature.",
+        title="SAC on Pendulum-v1: an update of 256 transitions a step, 256-256 ReLU units, a learned temperature.",
         steps=10_000,
         required=1.25,
         goal=1.5,
