@@ -41,7 +41,7 @@ $(VENV)/.installed-all: $(SETUP_FILES) | $(BIN)/pip
 train: $(VENV)/.installed-core
 	@$(BIN)/rl-training train ppo/cartpole
 	@echo
-	@$(BIN)/rl-training evaluate "$$(ls -dt runs/ppo-CartPole-v1-s1* | head -n 1)" --episodes 50
+	@$(BIN)/rl-training evaluate "$$(ls -dt runs/ppo-CartPole-v1-s1 runs/ppo-CartPole-v1-s1-* 2>/dev/null | head -n 1)" --episodes 50
 
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -q

@@ -254,3 +254,51 @@ def test_a_run_whose_replay_is_gone_says_so(with_replay, tmp_path):
     shutil.rmtree(run / "replay")
     with pytest.raises(CheckpointError, match="none of the 2 checkpoints can be read"):
         resume(run)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "best", "replay", "tensorboard"])
+def test_a_run_whose_parts_are_links_is_refused(name, cartpole, tmp_path):
+    """What is written and removed in them would be outside of the run."""
+    run = shutil.copytree(cartpole, tmp_path / "run")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("mine")
+    shutil.rmtree(run / name, ignore_errors=True)
+    (run / name).symlink_to(elsewhere)
+    for call in (resume, evaluate_checkpoint, load_policy):
+        with pytest.raises(RunError, match="link"):
+            call(run)
+    assert [path.name for path in elsewhere.iterdir()] == ["mine"]
+
+
+FORGERIES = {
+    "no config": lambda policy: policy.pop("config"),
+    "config is a list": lambda policy: policy.update(config=[1]),
+    "unknown space": lambda policy: policy["action_space"].update(type="os.system"),
+    "no agent": lambda policy: policy.pop("agent"),
+    "negative actions": lambda policy: policy["action_space"].update(n=-3),
+    "endless actions": lambda policy: policy["action_space"].update(n=10**12),
+    "other layers": lambda policy: policy["config"].update(hidden_sizes=[9]),
+    "huge layers": lambda policy: policy["config"].update(hidden_sizes=[10**12]),
+    "reads another file": lambda policy: policy["config"].update(extends="/etc/passwd"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_checkpoint_is_refused_in_one_line(forgery, cartpole, tmp_path):
+    """Whole byte for byte, with right checksums, and nonsense inside."""
+    tree = checkpoints.load_checkpoint(newest(cartpole))
+    FORGERIES[forgery](tree["policy"])
+    path = checkpoints.save_checkpoint(tmp_path, 1, tree, 2)
+    for call in (evaluate_checkpoint, load_policy):
+        with pytest.raises((CheckpointError, ConfigError)) as error:
+            call(path)
+        assert "\n" not in str(error.value) and "passwd:" not in str(error.value)
+
+
+def test_an_edited_config_is_refused_on_resume(cartpole, tmp_path):
+    run = shutil.copytree(cartpole, tmp_path / "run")
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("num_envs: 4", "num_envs: 3"))
+    with pytest.raises(ConfigError, match="num_envs"):
+        resume(run)

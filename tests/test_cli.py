@@ -1,6 +1,7 @@
 """The command line: exit codes, what goes to stdout and what to stderr, and every kind of bad input."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -130,7 +131,7 @@ BAD_CONFIGS: dict[str, tuple[str, int | None, tuple[str, ...]]] = {
     "not a mapping": ("- ppo\n- CartPole-v1\n", 1, ("mapping",)),
     "empty": ("", 1, ("mapping",)),
     "a tag": (GOOD + "seed: !!python/object/apply:os.system ['touch hacked']\n", 10, ("tag",)),
-    "too large": (GOOD + "# " + "x" * 2_000_000 + "\n", None, ("MB",)),
+    "too large": (GOOD + "# " + "x" * 2_000_000 + "\n", None, ("kB",)),
     "too deep": (GOOD + "env_kwargs: " + "[" * 200 + "]" * 200 + "\n", 10, ("deep",)),
     "extends itself": ("extends: config.yaml\n", 1, ("circle",)),
 }
@@ -485,6 +486,57 @@ def test_a_signal_saves_says_how_to_go_on_and_sets_the_exit_code(number: int, co
     assert err == ""
     assert "rl-training resume runs/ppo-CartPole-v1-s1" in out
     assert len(list(Path("runs/ppo-CartPole-v1-s1/checkpoints").iterdir())) == 1
+
+
+LONG_ENOUGH = "total_timesteps=30000", "checkpoint_interval=640", "eval_interval=30000", "log_interval=640"
+
+
+def test_ctrl_c_reaches_the_workers_of_async_environments_and_the_run_still_saves() -> None:
+    """A terminal sends SIGINT to every process of the command, not to the trainer alone."""
+    write(GOOD)
+    arguments = ["train", "config.yaml", "vectorization=async", *LONG_ENOUGH, "--run-dir", "run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_training", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: Path("run/metrics.jsonl").exists() and Path("run/metrics.jsonl").stat().st_size > 0)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert "rl-training resume" in out and list(Path("run/checkpoints").glob("step-*"))
+
+
+def test_the_real_command_killed_and_resumed_ends_as_if_it_never_was(folder: Path) -> None:
+    write(GOOD)
+    settings = [*LONG_ENOUGH[1:], "total_timesteps=6400"]
+    assert command("train", "config.yaml", *settings, "--run-dir", "whole").returncode == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_training", "train", "config.yaml", *settings, "--run-dir", "killed"],
+        stdout=subprocess.DEVNULL,
+    )
+    wait_until(lambda: len(list(Path("killed/checkpoints").glob("step-*"))) > 0)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert command("resume", "killed").returncode == 0
+    for name in ("metrics.jsonl", "checkpoints/step-000000006400/weights.safetensors", "best/state.json"):
+        assert Path("whole", name).read_bytes() == Path("killed", name).read_bytes(), name
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
+    write(GOOD)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_training", "train", "config.yaml", "--run-dir", "run"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert list(Path("run/checkpoints").glob("step-*"))
 
 
 def wait_until(happened: Callable[[], bool]) -> None:

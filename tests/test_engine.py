@@ -115,6 +115,8 @@ def test_cadences_count_steps():
         (dict(where="reward", bad_step=40), "reward", 80),
         (dict(where="obs", bad_step=40), "obs", 80),
         (dict(where="reward", bad_step=70), "reward", 140),
+        # The observation after a rollout's last step is bootstrapped from before it is ever a row.
+        (dict(where="obs", bad_step=32), "obs", 64),
     ],
 )
 def test_a_nan_from_an_environment_stops_the_run_and_names_its_place(kwargs, tensor, step, tmp_path):
@@ -132,7 +134,8 @@ def test_a_nan_from_an_environment_stops_the_run_and_names_its_place(kwargs, ten
     error = caught.value
     assert (error.tensor, error.env_index, error.step) == (tensor, 0, step)
     saved = checkpoints.newest_good_checkpoint(tmp_path / "run" / "checkpoints")
-    assert saved is not None and saved[1]["progress"]["steps"] == step // 64 * 64
+    whole_rollouts = (step - 1) // 64 * 64
+    assert (saved[1]["progress"]["steps"] if saved else 0) == whole_rollouts
 
 
 @pytest.mark.parametrize("poison", ["loss", "gradient"])
@@ -236,6 +239,28 @@ def test_a_second_signal_stops_at_once(tmp_path):
     began = time.monotonic()
     assert in_child(impatient) is None  # ended by the signal, in the middle of its first long iteration
     assert time.monotonic() - began < 10
+
+
+def test_a_nan_in_the_final_observation_of_a_cut_episode_is_named(tmp_path):
+    kwargs = dict(where="obs", bad_step=20)
+    config = PPOConfig(
+        env_id="probe/NotANumber-v0",
+        env_kwargs=kwargs,
+        max_episode_steps=20,
+        num_envs=2,
+        num_steps=32,
+        total_timesteps=200,
+    )
+    with pytest.raises(NonFiniteError) as caught:
+        train_ppo(config, run_dir=tmp_path / "run")
+    assert (caught.value.tensor, caught.value.env_index, caught.value.step) == ("obs", 0, 38)
+
+
+def test_files_are_closed_when_a_run_ends(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        train(small_config("ppo-cartpole", total_timesteps=128), run_dir=tmp_path / str(number))
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_two_processes_cannot_train_in_one_directory(tmp_path):

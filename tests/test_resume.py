@@ -15,9 +15,15 @@ def compare_killed_with_whole(name, folder, kills, seed):
     began = time.monotonic()
     assert in_child(lambda: go_on(config, folder / "whole")) == 0
     seconds = time.monotonic() - began
-    hits = kill_and_resume(config, folder / "killed", kills, seconds, random.Random(seed))
-    assert hits >= kills / 2, f"only {hits} of {kills} kills came before the run was over"
-    assert_same_run(folder / "whole", folder / "killed")
+    rng, hits = random.Random(seed), 0
+    for _ in range(
+        10
+    ):  # a kill that comes after the run's end is none: then it is killed once more from its start
+        hits += kill_and_resume(config, fresh(folder / "killed"), kills - hits, seconds, rng)
+        assert_same_run(folder / "whole", folder / "killed")
+        if hits >= kills:
+            return
+    raise RuntimeError(f"only {hits} of {kills} kills came before the run was over")
 
 
 @pytest.mark.parametrize("name", RUNS)

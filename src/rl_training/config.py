@@ -46,7 +46,7 @@ from rl_training.runtime.schedules import names_start
 MAX_EXTENDS = 10
 
 DEVICE = r"^(cpu|cuda(:[0-9]+)?)$"
-Positive = Annotated[int, Field(ge=1)]
+Units = Annotated[int, Field(ge=1, le=65_536)]
 
 
 class FieldError(ConfigError):
@@ -88,7 +88,7 @@ class Config(BaseModel):
     vectorization: Literal["sync", "async"] = field("sync", "Environments in this process, or in their own.")
     normalize_observations: bool = field(False, "Whether observations get running mean 0 and deviation 1.")
     normalize_rewards: bool = field(False, "Whether rewards are divided by the return's running deviation.")
-    hidden_sizes: tuple[Positive, ...] = field((64, 64), "Units in each hidden layer.")
+    hidden_sizes: tuple[Units, ...] = field((64, 64), "Units in each hidden layer.")
     activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("tanh", "What follows a hidden layer.")
     image_encoder: Literal["nature", "impala"] = field(
         "nature", "What pictures go through: a CNN, or a residual one."
@@ -96,7 +96,7 @@ class Config(BaseModel):
     precision: Literal["fp32", "bf16"] = field(
         "fp32", "Arithmetic of the networks; bf16 needs hardware that has it."
     )
-    log_interval: int | None = field(None, "Steps between log lines; none: a 200th of the run.", ge=1)
+    log_interval: int | None = field(None, "Steps between log lines; none: run / 200, or an iteration.", ge=1)
     eval_interval: int | None = field(None, "Steps between evaluations; none: a tenth of the run.", ge=1)
     eval_episodes: int = field(10, "Episodes per evaluation.", ge=1)
     checkpoint_interval: int | None = field(
@@ -105,7 +105,9 @@ class Config(BaseModel):
     tensorboard: bool = field(False, "Whether metrics are also written as TensorBoard events (an extra).")
     keep_checkpoints: int = field(2, "How many of the newest checkpoints are kept.", ge=2)
     device: str = field("cpu", "Where networks are trained: cpu, cuda or cuda:N.", pattern=DEVICE)
-    torch_threads: int | None = field(None, "Threads of torch; none: 1 for small nets, else all cores.", ge=1)
+    torch_threads: int | None = field(
+        None, "Threads of torch; none: 1 for small nets, else all cores.", ge=1, le=256
+    )
 
     def __init__(self, **data: Any) -> None:
         written: dict[str, str] = {}

@@ -20,7 +20,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from rl_training.errors import ConfigError
 
-MAX_BYTES = 1_000_000
+MAX_BYTES = 100_000  # a long config has 5 000
 MAX_DEPTH = 20
 MAX_ENTRIES = 10_000
 
@@ -42,7 +42,7 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise ConfigError(f"{path}: a config of more than {MAX_BYTES // 1_000_000} MB is not a config")
+            raise ConfigError(f"{path}: a config of more than {MAX_BYTES // 1000} kB is not a config")
         return content.decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None

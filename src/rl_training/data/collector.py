@@ -67,6 +67,8 @@ class Collector(Stateful):
             self.carry = fresh_where_ended(policy, self.carry, step.ended)
         rollout = {key: tree_map(torch.from_numpy, column) for key, column in self.columns.items()}
         check_finite(self.columns, environments.count)
+        for t, lanes, final, _ in [*cut, (num_steps, np.arange(environments.count), environments.obs, ())]:
+            check_finite_observation(final, lanes, t * environments.count)
         if "value" in rollout:
             rollout["next_value"] = torch.from_numpy(self._next_value(policy, cut))
         return rollout
@@ -107,6 +109,13 @@ def fresh_where_ended(policy: Policy, carry: Carry, ended: list[int]) -> Carry:
     for part, new in zip(parts, policy.initial(len(ended)), strict=True):
         part[ended] = new
     return parts
+
+
+def check_finite_observation(obs: Any, lanes: np.ndarray, step: int) -> None:
+    """The same for observations [N, ...] of some lanes that are bootstrapped from and never become rows."""
+    for name, column in tree_leaves(obs, "obs"):
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            raise NonFiniteError(name, int(lanes[np.argwhere(~np.isfinite(column))[0][0]]), step)
 
 
 def check_finite(columns: Batch, count: int) -> None:

@@ -48,13 +48,15 @@ class AtariSettings:
             if key not in names:
                 raise ConfigError(f"env_kwargs: Atari has no setting {key!r}{did_you_mean(key, names)}")
             kind = type(getattr(cls, key))
-            if not isinstance(value, kind) and not (kind is float and type(value) is int):
+            if type(value) is not kind and not (kind is float and type(value) is int):
                 raise ConfigError(f"env_kwargs: {key} must be {WORDS[kind]}, not {value!r}")
         settings = cls(**env_kwargs)
         if not (0 <= settings.sticky_actions <= 1 and settings.noop_max >= 0):
             raise ConfigError("env_kwargs: sticky_actions must be in [0, 1] and noop_max at least 0")
-        if min(settings.frame_skip, settings.frame_stack, settings.frame_size) < 1:
-            raise ConfigError("env_kwargs: frame_skip, frame_stack and frame_size must be at least 1")
+        if min(settings.frame_skip, settings.frame_stack) < 1 or settings.frame_size < 12:
+            raise ConfigError(
+                "env_kwargs: frame_skip and frame_stack must be at least 1, frame_size at least 12"
+            )
         return settings
 
 

@@ -15,7 +15,8 @@ from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
 from rl_training.envs.masking import MaskInObservation, check_mask_space, gives_masks_in_info
-from rl_training.envs.spaces import check_observation_space
+from rl_training.envs.spaces import check_action_space, check_observation_space
+from rl_training.envs.worker import make_in_worker
 from rl_training.errors import ConfigError, did_you_mean
 
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
@@ -36,6 +37,9 @@ def make_environments(config: Config, count: int, seed: int, stream: str) -> Env
         lanes = make_lanes(config.env_id, config.env_kwargs, limit, *how)
         # Before the first reset, which stacks observations: a space nobody understands may not even stack.
         check_observation_space(lanes.observation_space, f"env_id {config.env_id!r}: its observation")
+        check_action_space(lanes.action_space, f"env_id {config.env_id!r}: its action")
+        if training:
+            try_out(config)
         if not lanes.has_time_limit and training:
             warnings.warn(
                 f"{config.env_id} has no time limit that Gymnasium knows of: resuming plays an open episode again "
@@ -60,6 +64,10 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
     """One environment: any registered Gymnasium id, or `module:EnvId`, which imports the module first."""
     try:
         # The passive checker costs a third of CartPole's step; `rl-training check-env` does its work once.
+        if is_atari(env_id):
+            import ale_py
+
+            gym.register_envs(ale_py)
         return gym.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except gym.error.DependencyNotInstalled as error:
         raise ConfigError(
@@ -67,12 +75,30 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
         ) from error
     except gym.error.UnregisteredEnv as error:
         raise ConfigError(f"env_id {env_id!r} is not registered with Gymnasium{_nearest(env_id)}") from error
-    except (gym.error.Error, ModuleNotFoundError) as error:
-        raise ConfigError(f"env_id {env_id!r} cannot be made: {_one_line(error)}") from error
     except TypeError as error:
         raise ConfigError(
-            f"env_id {env_id!r} refuses env_kwargs {dict(env_kwargs)}: {_one_line(error)}"
+            f"env_kwargs {dict(env_kwargs)} are refused by {env_id}: {_one_line(error)}"
         ) from error
+    except Exception as error:  # whatever an environment's constructor or its module raises
+        raise ConfigError(f"env_id {env_id!r} cannot be made: {_one_line(error)}") from error
+
+
+def try_out(config: Config) -> None:
+    """One reset and one step, so that an environment that cannot run is refused before a run is begun."""
+    env = make_env(config.env_id, config.env_kwargs, config.max_episode_steps)
+    try:
+        env.action_space.seed(0)
+        obs, info = env.reset(seed=0)
+        masked = "action_mask" in info or (isinstance(obs, dict) and "action_mask" in obs)
+        if not masked:  # a random action may be a forbidden one
+            env.step(env.action_space.sample())
+    except Exception as error:
+        settings = f"env_kwargs {config.env_kwargs}: " if config.env_kwargs else ""
+        raise ConfigError(
+            f"{settings}env_id {config.env_id!r} fails at its first step: {_one_line(error)}"
+        ) from error
+    finally:
+        env.close()
 
 
 def make_lanes(
@@ -97,10 +123,11 @@ def make_lanes(
     # Made once here, so that a wrong id is an error in one line; the workers make theirs from its spec, which
     # also holds what only this process has registered, and they need not import this package.
     assert env.spec is not None
-    makers = [partial(gym.make, env.spec)] * count
+    makers = [partial(make_in_worker, env.spec)] * count
+    spec = env.spec
     env.close()
     disabled = gym.vector.AutoresetMode.DISABLED
-    return VectorLanes(gym.vector.AsyncVectorEnv(makers, autoreset_mode=disabled, context="forkserver"))
+    return VectorLanes(gym.vector.AsyncVectorEnv(makers, autoreset_mode=disabled, context="forkserver"), spec)
 
 
 def _nearest(env_id: str) -> str:
@@ -113,4 +140,4 @@ def _nearest(env_id: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -71,7 +71,10 @@ class ActionCodec:
         if not isinstance(self.space, spaces.Box):
             return (actions + self.start).astype(self.space.dtype)
         clipped = np.where(self.bounded, np.clip(actions, -1.0, 1.0), actions)
-        scaled = (clipped * self.half_width + self.centre).astype(self.space.dtype)
+        scaled = clipped * self.half_width + self.centre
+        if self.space.dtype.kind in "iu":
+            scaled = np.rint(scaled)
+        scaled = scaled.astype(self.space.dtype)
         # Rounding in the last bit must not leave the space.
         scaled = scaled.reshape(-1, *self.space.shape)
         return np.clip(scaled, self.space.low, self.space.high)

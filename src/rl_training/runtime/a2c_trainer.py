@@ -20,7 +20,7 @@ class A2CConfig(OnPolicyConfig):
 
     algo: Literal["a2c"] = field("a2c", "The algorithm.")
     num_envs: int = field(8, "Environments stepped side by side.", ge=1, le=65_536)
-    num_steps: int = field(5, "Steps in each environment per update.", ge=1)
+    num_steps: int = field(5, "Steps in each environment per update.", ge=1, le=1_000_000)
     learning_rate: float = field(7e-4, "RMSprop's step size.")
     gae_lambda: float = field(
         1.0, "Decay per step of the advantage estimate: 1 gives the paper's n-step returns, less gives GAE."

@@ -64,6 +64,8 @@ class ActorCriticPolicy(Stateful):
         if self.small is not None and self.small.fits(len(obs)):
             return self.small.value(self._normalized(obs))
         with torch.no_grad():
+            if self.precision != "fp32":  # as the values of the rollout were computed
+                return self._forward(self.inputs(obs))[1].cpu().numpy()
             return self.network.value(self.inputs(obs)).cpu().numpy()
 
     def evaluate(self, inputs: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,6 +4,8 @@ The engine talks to a `Display` and never to the terminal. Progress goes to stdo
 Nothing here is read back by the run: a display may be slow, wrong or absent, and the metrics stay the same.
 """
 
+import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -35,7 +37,8 @@ def make_display(quiet: bool) -> Display:
     """Live when stdout is a terminal, plain lines otherwise; `quiet` shows warnings only."""
     if quiet:
         return QuietDisplay()
-    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
+    wide_enough = shutil.get_terminal_size().columns >= 40
+    return LiveDisplay() if sys.stdout.isatty() and wide_enough else PlainDisplay()
 
 
 class QuietDisplay:
@@ -99,7 +102,11 @@ class PlainDisplay(QuietDisplay):
         self._print(text)
 
     def _print(self, text: str) -> None:
-        print(text, file=self.out or sys.stdout, flush=True)
+        try:
+            print(text, file=self.out or sys.stdout, flush=True)
+        except BrokenPipeError:
+            # Whoever was reading has gone (`| head`): the run goes on, and what it says goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # What a plain line shows, in this order, and under which words.

@@ -99,16 +99,27 @@ class Engine:
         self.view = TensorBoardView(self.run) if config.tensorboard else None
         self.display.start(config, self.run.path, progress.steps, total)
         self.began, self.began_at = time.perf_counter(), progress.steps
-        with stop_signals() as stop:
-            while progress.steps < total and stop.number is None:
-                self._iterate()
-            if self.last_good is None or progress.done_at["checkpoint"] != progress.steps:
-                self._checkpoint()  # a signal came between two checkpoints
-        self.trainer.close()
+        try:
+            with stop_signals() as stop:
+                while progress.steps < total and stop.number is None:
+                    self._iterate()
+                if self.last_good is None or progress.done_at["checkpoint"] != progress.steps:
+                    self._checkpoint()  # a signal came between two checkpoints
+        finally:
+            self._close()
         self.display.finish(progress.latest)
         assert self.last_good is not None
         interrupted = stop.number if progress.steps < total else None
         return Result(dict(progress.latest), self.run.path, self.last_good, interrupted)
+
+    def _close(self) -> None:
+        """Let go of files, environments and worker processes, however the run ended."""
+        self.trainer.close()
+        if self.view is not None:
+            self.view.close()
+        for log in (self.metrics_log, self.timing_log):
+            with self._storing():
+                log.close()
 
     def _iterate(self) -> None:
         config, progress, total = self.config, self.progress, self.config.total_timesteps

@@ -28,7 +28,7 @@ class OnPolicyConfig(Config):
     obeys_action_masks: ClassVar[bool] = True
 
     num_envs: int = field(4, "Environments stepped side by side.", ge=1, le=65_536)
-    num_steps: int = field(128, "Steps in each environment per rollout.", ge=1)
+    num_steps: int = field(128, "Steps in each environment per rollout.", ge=1, le=1_000_000)
     learning_rate: float = field(2.5e-4, "Adam's step size.")
     gamma: float = field(0.99, "Discount per step.")
     gae_lambda: float = field(

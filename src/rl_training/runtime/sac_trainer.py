@@ -13,7 +13,7 @@ from pydantic import model_validator
 from torch import nn
 
 from rl_training.algorithms.sac import actor_loss, critic_loss, polyak, soft_target, temperature_loss
-from rl_training.config import Positive, field, schedulable
+from rl_training.config import Units, field, schedulable
 from rl_training.errors import ConfigError
 from rl_training.networks.soft_actor_critic import TwinCritics
 from rl_training.runtime.controls import AUTO, Knobs, Now
@@ -36,7 +36,7 @@ class SACConfig(OffPolicyConfig):
     target_entropy: float | None = field(
         None, "Entropy that a learned α keeps, in nats; none: minus the action's dimensions."
     )
-    hidden_sizes: tuple[Positive, ...] = field((256, 256), "Units in each hidden layer.")
+    hidden_sizes: tuple[Units, ...] = field((256, 256), "Units in each hidden layer.")
     activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("relu", "What follows a hidden layer.")
 
     @model_validator(mode="before")

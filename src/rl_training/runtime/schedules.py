@@ -71,9 +71,9 @@ class Ramp(NamedTuple):
 
     def __call__(self, step: int, total: int | None) -> float:
         elapsed = step - self.delay
-        if elapsed <= 0:
-            return self.start
         length = _length(self.steps, self.delay, total)
+        if elapsed <= 0 or length <= 0:  # a delay to the end of the run holds, also where the run overshoots
+            return self.start
         if elapsed >= length:
             return self.end  # the number itself: rounding in the curve must not show in the last value
         low, high = self.extremes(total)

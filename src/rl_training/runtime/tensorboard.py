@@ -34,3 +34,6 @@ class TensorBoardView:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()

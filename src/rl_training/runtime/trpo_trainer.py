@@ -31,7 +31,7 @@ class TRPOConfig(OnPolicyConfig):
 
     algo: Literal["trpo"] = field("trpo", "The algorithm.")
     num_envs: int = field(2, "Environments stepped side by side.", ge=1, le=65_536)
-    num_steps: int = field(1024, "Steps in each environment per rollout.", ge=1)
+    num_steps: int = field(1024, "Steps in each environment per rollout.", ge=1, le=1_000_000)
     target_kl: float = field(0.01, "Radius δ of the trust region: the most an update may move, in nats.")
     ent_coef: float = field(0.0, "Weight of the entropy bonus in the surrogate.")
     cg_iterations: int = field(10, "Conjugate gradient iterations per update.", ge=1)

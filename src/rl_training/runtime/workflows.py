@@ -13,7 +13,7 @@ from rl_training.config import Config, dump_config, load_config
 from rl_training.data.collector import Carry
 from rl_training.envs.making import environment_protocol
 from rl_training.envs.spaces import ActionCodec, space_from_json
-from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError
+from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError
 from rl_training.registry import trainer_class
 from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.display import Display, QuietDisplay
@@ -71,6 +71,8 @@ def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bo
         config = load_config(run.config_path)
         refuse_untrusted(config.env_id, trust_env)
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
+        if found is not None:
+            _refuse_changed_config(config, found[1]["policy"])
         engine = Engine(_make_trainer(config), config, run, display)
         if found is None:
             display.message("no checkpoint yet: starting from step 0")
@@ -94,11 +96,10 @@ def evaluate_checkpoint(
 
     Greedy unless `sample`; `episodes` and `seed` are the config's unless given.
     """
-    saved = _read_policy(path, checkpoint)
-    config = load_config(saved["config"])
+    config, agent, _ = _load_agent(path, checkpoint)
     refuse_untrusted(config.env_id, trust_env)
     return evaluate(
-        _make_agent(config, saved),
+        agent,
         config,
         episodes=config.eval_episodes if episodes is None else episodes,
         seed=fold(config.seed if seed is None else seed, "evaluate"),
@@ -108,8 +109,8 @@ def evaluate_checkpoint(
 
 def load_policy(path: str | Path, *, checkpoint: Which = "last") -> LoadedPolicy:
     """The policy of a run directory or of one checkpoint, without environments or training machinery."""
-    saved = _read_policy(path, checkpoint)
-    return LoadedPolicy(_make_agent(load_config(saved["config"]), saved), saved)
+    _, agent, saved = _load_agent(path, checkpoint)
+    return LoadedPolicy(agent, saved)
 
 
 class LoadedPolicy:
@@ -174,6 +175,25 @@ def _check_manifest(manifest: Mapping[str, Any], display: Display) -> int:
     return threads
 
 
+def _refuse_changed_config(config: Config, saved: Mapping[str, Any]) -> None:
+    """A run goes on with the config it was saved with; its config.yaml is a record, not a place to change knobs."""
+    made = _saved_config(saved)
+    changed = [
+        name for name in type(config).model_fields if getattr(config, name) != getattr(made, name, None)
+    ]
+    if changed:
+        raise ConfigError(
+            f"config.yaml: {', '.join(changed)} changed since the run was saved; train a new run instead"
+        )
+
+
+def _saved_config(saved: Mapping[str, Any]) -> Config:
+    config = saved["config"]
+    if "extends" in config:
+        raise CheckpointError("damaged: a saved config extends nothing")
+    return load_config(config)
+
+
 def _make_trainer(config: Config) -> Trainer:
     if config.device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(f"device: {config.device} cannot be used here: torch finds no GPU")
@@ -184,13 +204,33 @@ def _make_trainer(config: Config) -> Trainer:
     return trainer_class(config.algo)(config)
 
 
-def _make_agent(config: Config, saved: Mapping[str, Any]) -> Any:
-    if config.device != "cpu" and not torch.cuda.is_available():
-        config = config.model_copy(update={"device": "cpu"})  # a policy may act where it was not trained
-    spaces = space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
-    agent = trainer_class(config.algo).make_agent(config, *spaces)
-    agent.load_state_dict(saved["agent"])
-    return agent
+def _load_agent(path: str | Path, checkpoint: Which) -> tuple[Config, Any, Mapping[str, Any]]:
+    """The config and the agent of a checkpoint, and all that was saved of its policy."""
+    saved = _read_policy(path, checkpoint)
+    try:
+        config = _saved_config(saved)
+        if config.device != "cpu" and not torch.cuda.is_available():
+            config = config.model_copy(update={"device": "cpu"})  # a policy may act where it was not trained
+        spaces = space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
+        agent = trainer_class(config.algo).make_agent(config, *spaces)
+        agent.load_state_dict(saved["agent"])
+        return config, agent, saved
+    except UserError:
+        raise
+    except (
+        AssertionError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        # A checkpoint can be whole, byte for byte, and still make no sense: it may be forged.
+        text = " ".join(str(error).split())[:200]
+        raise CheckpointError(
+            f"{path}: holds no policy that can be built ({type(error).__name__}: {text})"
+        ) from error
 
 
 def _run(engine: Engine, threads: int) -> Result:

@@ -19,7 +19,7 @@ from rl_training.state import files
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 16 * 2**20
-PACKAGES = ("rl-training", "torch", "numpy", "gymnasium")
+PACKAGES = ("rl-training", "torch", "numpy", "numba", "gymnasium", "ale-py", "mujoco")
 
 
 class RunLock:
@@ -91,6 +91,9 @@ class RunDirectory:
             raise RunError(f"{path}: no run directory here")
         if not run.config_path.is_file():
             raise RunError(f"{path}: not a run directory (it has no config.yaml)")
+        for part in (run.checkpoints, run.best, run.replay, run.path / "tensorboard"):
+            if part.is_symlink():  # what is written and removed there would be outside
+                raise RunError(f"{part}: is a link; a run keeps its files inside its own directory")
         return run
 
     def lock(self) -> RunLock:
