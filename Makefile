@@ -14,7 +14,7 @@ help:
 	@echo "make test    the fast test suite, exactly what a bare 'pytest -q' runs"
 	@echo "make learn   the slow learning gates"
 	@echo "make faults  the long kill and fault tests"
-	@echo "make bench   the benchmarks"
+	@echo "make bench   our speed, alone and against other libraries (long; see docs/benchmarks.md)"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove caches and build leftovers (not .venv, not runs)"
 
@@ -33,7 +33,7 @@ $(VENV)/.installed-test: $(SETUP_FILES) | $(BIN)/pip
 	@touch $@
 
 $(VENV)/.installed-all: $(SETUP_FILES) | $(BIN)/pip
-	@echo "installing rl-training, its test tools and MuJoCo into $(VENV) (some minutes the first time)"
+	@echo "installing rl-training, its test tools, MuJoCo and Atari into $(VENV) (some minutes the first time)"
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,mujoco]'
 	@touch $@
 
