@@ -52,4 +52,23 @@ def judge(row: Checkpoints, runs: dict[str, list[Run]]) -> Report:
         verdicts.append(Verdict(text, seconds.median < row.at_most))
     header = ["config", "steps", "saves", "ms a save", "% of seconds", "% of CPU-seconds"]
     versions = {"ours": next(iter(runs.values()))[0]["versions"]}
-    return Report(row.name, row.title, [table(header, lines)], verdicts, {"runs": runs}, None, versions)
+    return Report(
+        row.name,
+        row.title,
+        [table(header, lines)],
+        verdicts,
+        {"runs": runs},
+        lambda figure: draw(figure, row, runs),
+        versions,
+    )
+
+
+def draw(figure: Any, row: Checkpoints, runs: dict[str, list[Run]]) -> None:
+    axes = figure.add_subplot()
+    for i, done in enumerate(runs.values()):
+        shares = [share(each, "wall_seconds") for each in done]
+        axes.barh(i, Spread(shares).median, color=f"C{i}", alpha=0.6)
+        axes.plot(shares, [i] * len(shares), "k.", markersize=4)
+    axes.axvline(row.at_most, color="k", linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(runs)), list(runs))
+    axes.set_xlabel("checkpoints, % of the run's seconds; the line is the most they may take")

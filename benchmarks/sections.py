@@ -21,9 +21,8 @@ PLACES = {
     "rl_training.runtime.metrics:MetricsWindow.take": "logging",
     "rl_training.runtime.engine:Engine._write": "logging",
     "rl_training.runtime.engine:Engine._checkpoint": "checkpoint",
-    "rl_training.state.checkpoints:save_policy": "checkpoint",
 }
-# An evaluation steps environments and acts too, but none of that is training.
+# An evaluation steps environments, acts and may save the best policy, but none of that is training.
 CLOSED = {"rl_training.runtime.engine:Engine._evaluate": "evaluation"}
 RETURNS = "rl_training.algorithms.returns"
 NAMES = ("env", "acting", "storing", "returns", "update", "checkpoint", "logging", "evaluation", "other")
