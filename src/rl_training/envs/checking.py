@@ -69,8 +69,10 @@ def check_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> list[
         try:
             seen = check(make)
             outcome = "warn" if isinstance(seen, Warn) else "ok"
-        except ConfigError:  # it cannot be made from what the user wrote
-            raise
+        except ConfigError as error:
+            if isinstance(error.__cause__, gym.error.Error | ImportError | TypeError):
+                raise  # it cannot be made from what the user wrote
+            outcome, seen = "fail", str(error)
         except Broken as error:
             outcome, seen = "fail", str(error)
         except Exception as error:  # an environment may raise anything, and that is a finding

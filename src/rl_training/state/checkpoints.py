@@ -57,12 +57,21 @@ def save_checkpoint(folder: Path, step: int, tree: Mapping[str, Any], keep: int)
         _publish(final, contents)
     except OSError as error:
         raise StorageError(f"cannot write {final}: {reason(error)}; {_last_good(folder)}") from error
+    prune(final, keep, SEGMENTS in tree)
+    return final
+
+
+def prune(newest: Path, keep: int, with_segments: bool) -> None:
+    """Remove all but `keep` checkpoints up to `newest`, and then the segments that none lists any more.
+
+    The last step of every save, and the first of a resume: a kill may have come between a save and its end.
+    """
+    folder, step = newest.parent, _step_of(newest)
     for old in [path for path in _checkpoints(folder) if _step_of(path) <= step][:-keep]:
         files.remove_directory(old)
-    if SEGMENTS in tree:
+    if with_segments:
         listed = {name for path in _checkpoints(folder) for name in _listed_segments(path)}
         segments.sweep(_segment_folder(folder), listed)
-    return final
 
 
 def save_policy(path: Path, step: int, tree: Mapping[str, Any]) -> Path:
