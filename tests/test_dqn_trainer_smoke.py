@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.algorithms.dqn import dueling, q_loss, q_target
 from rl_training.errors import ConfigError
+from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Controls, resolve
 from rl_training.runtime.dqn_trainer import DQNConfig, DQNTrainer, train_dqn
 from rl_training.runtime.evaluation import evaluate
@@ -54,14 +56,47 @@ def test_the_target_by_hand() -> None:
 
 def test_the_loss_by_hand() -> None:
     """Errors -0.5 and 3: huber ½ · 0.25 = 0.125 and 3 - ½ = 2.5, with slopes -0.5 and 1 (clipped), over 2 rows."""
-    q = torch.tensor([[1.5, 0.0], [9.0, 4.0]], requires_grad=True)
-    loss, error = q_loss(q, torch.tensor([0, 1]), tensor(2.0, 1.0))
+    q = torch.tensor([[1.5, 0.0], [9.0, 4.0]])
+    loss, slope, error = q_loss(q, torch.tensor([0, 1]), tensor(2.0, 1.0))
     assert loss.item() == pytest.approx((0.125 + 2.5) / 2)
     torch.testing.assert_close(error, tensor(-0.5, 3.0))
-    loss.backward()
-    torch.testing.assert_close(q.grad, torch.tensor([[-0.25, 0.0], [0.0, 0.5]]))
-    weighted, _ = q_loss(q.detach(), torch.tensor([0, 1]), tensor(2.0, 1.0), tensor(1.0, 0.2))
+    torch.testing.assert_close(slope, torch.tensor([[-0.25, 0.0], [0.0, 0.5]]))
+    weighted, slope, _ = q_loss(q, torch.tensor([0, 1]), tensor(2.0, 1.0), tensor(1.0, 0.2))
     assert weighted.item() == pytest.approx((0.125 + 0.2 * 2.5) / 2)
+    torch.testing.assert_close(slope, torch.tensor([[-0.25, 0.0], [0.0, 0.1]]))
+
+
+def test_loss_and_slope_are_torchs_own() -> None:
+    chance = torch.Generator().manual_seed(0)
+    q = (torch.randn(50, 3, generator=chance) * 3).requires_grad_()
+    action, target = torch.randint(3, (50,), generator=chance), torch.randn(50, generator=chance)
+    loss, slope, _ = q_loss(q.detach(), action, target)
+    expected = torch.nn.functional.smooth_l1_loss(q[torch.arange(50), action], target)
+    expected.backward()
+    torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(slope, q.grad)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_gradients_written_out_are_those_of_the_graph(activation: str, dueling: bool) -> None:
+    space = spaces.Box(-1, 1, (5,), np.float32)
+    network = QNetwork(
+        space, 3, hidden_sizes=(8, 7), activation=activation, image_encoder="nature", dueling=dueling
+    )
+    assert (network.stack is not None) == (activation != "elu" and not dueling)
+    obs, slope = torch.randn(6, 5), torch.randn(6, 3)
+    expected = network(obs)
+    expected.backward(slope)
+    gradients = [parameter.grad for parameter in network.parameters()]
+    network.zero_grad(set_to_none=True)
+    q, backward = network.with_backward(obs)
+    backward(slope)
+    torch.testing.assert_close(q, expected.detach())
+    with torch.no_grad():
+        torch.testing.assert_close(network(obs), expected.detach())
+    for parameter, gradient in zip(network.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
 
 
 def test_dueling_by_hand() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def dueling(streams: Tensor) -> Tensor:
@@ -27,13 +26,21 @@ def q_target(reward: Tensor, discount: Tensor, next_q: Tensor, chooser: Tensor) 
     return reward + discount * next_q.gather(-1, best).squeeze(-1)
 
 
-def q_loss(q: Tensor, action: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """E[w · huber(Q(s, a) - y)] with errors beyond 1 counted linearly, and the errors δ = Q(s, a) - y [N].
+def q_loss(
+    q: Tensor, action: Tensor, target: Tensor, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """E[w · huber(δ)] with δ = Q(s, a) - y, its slope in Q [N, actions], and δ [N].
 
-    For q [N, actions], action and target [N]; `weight` corrects what prioritised sampling has bent.
+        huber(δ) = ½ δ² up to |δ| = 1, |δ| - ½ beyond        slope: w · clip(δ, -1, 1) / N at the action taken
+
+    The slope is the error clipped to [-1, 1], as the paper puts it. For q [N, actions], action and target [N];
+    `weight` [N] corrects what prioritised sampling has bent.
     """
-    chosen = q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-    if weight is None:
-        return F.smooth_l1_loss(chosen, target), (chosen - target).detach()
-    losses = F.smooth_l1_loss(chosen, target, reduction="none")
-    return torch.dot(weight, losses) / len(losses), (chosen - target).detach()
+    index = action.unsqueeze(-1)
+    error = q.gather(-1, index).squeeze(-1) - target
+    clipped = error.clamp(-1, 1)
+    losses = clipped * (error - 0.5 * clipped)
+    if weight is not None:
+        losses, clipped = losses * weight, clipped * weight
+    slope = torch.zeros_like(q).scatter_(-1, index, (clipped / len(q)).unsqueeze(-1))
+    return losses.mean(), slope, error

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.dqn import dueling
+from rl_training.networks.dense import Backward, DenseStack
 from rl_training.networks.encoders import make_encoder, orthogonal
 
 
 class QNetwork(nn.Module):
     """Observations [N, ...] → Q [N, actions]; with `dueling`, the sum of a value and of advantages."""
+
+    transient = ("stack",)
 
     def __init__(
         self,
@@ -29,7 +33,19 @@ class QNetwork(nn.Module):
         self.encoder, features = make_encoder(observation_space, hidden_sizes, activation, image_encoder)
         self.dueling = dueling
         self.head = orthogonal(nn.Linear(features, num_actions + dueling), 1.0)
+        self.stack = None if dueling else DenseStack.of(self.encoder, self.head)
 
     def forward(self, obs: Any) -> Tensor:
+        if self.stack is not None and not torch.is_grad_enabled():
+            return self.stack.forward(obs)[-1]
         output = self.head(self.encoder(obs))
         return dueling(output) if self.dueling else output
+
+    def with_backward(self, obs: Any) -> tuple[Tensor, Backward]:
+        """Q, and what takes the slope of a loss in Q [N, actions] to gradients, which must be zero before."""
+        if self.stack is None:
+            q = self(obs)
+            return q.detach(), q.backward
+        with torch.no_grad():
+            hidden = self.stack.forward(obs)
+        return hidden[-1], torch.no_grad()(lambda slope: self.stack.backward(hidden, slope))  # type: ignore[union-attr]

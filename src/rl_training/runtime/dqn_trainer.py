@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -99,17 +100,18 @@ class DQNTrainer(OffPolicyTrainer):
             next_q = self.target(batch["next_obs"])
             chooser = network(batch["next_obs"]) if self.config.double else next_q
             target = q_target(batch["reward"], batch["discount"], next_q, chooser)
-        # Perform a gradient descent step on the error, which counts linearly beyond 1.
-        q = network(batch["obs"])
-        loss, error = q_loss(q, batch["action"], target, batch.get("weight"))
-        parts = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm)
+        # Perform a gradient descent step on the error, which is clipped to [-1, 1].
+        q, backward = network.with_backward(batch["obs"])
+        loss, slope, error = q_loss(q, batch["action"], target, batch.get("weight"))
+        step = partial(backward, slope)
+        parts = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm, step)
         if self.config.prioritized:
             self.replay.set_priorities(batch["index"], error.cpu().numpy(), now.priority_exponent)
         # Every C updates the target network becomes the network.
         self.updates += 1
         if self.updates % self.config.target_update_interval == 0:
             torch.lerp(self.target_weights, self.optimizer.parameters, now.tau, out=self.target_weights)
-        return parts | {"loss": loss.item(), "q_value": q.detach().mean().item()}
+        return parts | {"loss": loss.item(), "q_value": q.mean().item()}
 
     def draw(self, now: Now) -> Batch:
         size = self.config.batch_size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,21 @@ class Optimizer(Stateful):
         self.names = [(name, parameter.numel()) for name, parameter in named]
         self.parameters, self.gradient = flatten_parameters([parameter for _, parameter in named])
 
-    def step(self, loss: Tensor, learning_rate: float, max_grad_norm: float | None) -> dict[str, float]:
-        """One step down the gradient of `loss`, scaled to a norm of at most `max_grad_norm`."""
+    def step(
+        self,
+        loss: Tensor,
+        learning_rate: float,
+        max_grad_norm: float | None,
+        backward: Callable[[], None] | None = None,
+    ) -> dict[str, float]:
+        """One step down the gradient of `loss`, scaled to a norm of at most `max_grad_norm`.
+
+        `backward` puts the gradient in place where that is known better than by differentiating `loss`.
+        """
         if not math.isfinite(loss.item()):
             raise NonFiniteError("loss")
         self.gradient.zero_()
-        loss.backward()
+        (backward or loss.backward)()
         norm = math.sqrt(torch.dot(self.gradient, self.gradient).item())
         if not math.isfinite(norm):
             raise NonFiniteError(self._first_not_finite())
