@@ -52,7 +52,7 @@ def command(*arguments: Any) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-m", "rl_training", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -488,7 +488,7 @@ def test_a_signal_saves_says_how_to_go_on_and_sets_the_exit_code(number: int, co
     assert len(list(Path("runs/ppo-CartPole-v1-s1/checkpoints").iterdir())) == 1
 
 
-LONG_ENOUGH = "total_timesteps=30000", "checkpoint_interval=640", "eval_interval=30000", "log_interval=640"
+LONG_ENOUGH = "total_timesteps=30000", "checkpoint_interval=640", "eval_interval=30000", "log_interval=64"
 
 
 def test_ctrl_c_reaches_the_workers_of_async_environments_and_the_run_still_saves() -> None:
@@ -502,9 +502,14 @@ def test_ctrl_c_reaches_the_workers_of_async_environments_and_the_run_still_save
         text=True,
         start_new_session=True,
     )
-    wait_until(lambda: Path("run/metrics.jsonl").exists() and Path("run/metrics.jsonl").stat().st_size > 0)
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    try:
+        wait_until(
+            lambda: Path("run/metrics.jsonl").exists() and Path("run/metrics.jsonl").stat().st_size > 0
+        )
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert (process.returncode, err) == (130, "")
     assert "rl-training resume" in out and list(Path("run/checkpoints").glob("step-*"))
 
@@ -540,9 +545,9 @@ def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not happened():
-        assert time.monotonic() < deadline, "nothing happened for 30 s"
+        assert time.monotonic() < deadline, "nothing happened for two minutes"
         time.sleep(0.02)
 
 
