@@ -89,6 +89,13 @@ def test_a_loaded_policy_acts_in_the_environments_own_actions(pendulum):
     assert -2000 < play(policy, "Pendulum-v1", 0) < 0
 
 
+def test_an_observation_of_another_shape_is_refused(pendulum):
+    policy = load_policy(pendulum)
+    for wrong in (np.zeros(2), np.zeros(7), np.zeros((2, 7))):
+        with pytest.raises(ValueError, match="shape"):
+            policy.act(wrong.astype(np.float32))
+
+
 def test_a_loaded_policy_sees_through_the_frozen_normaliser(pendulum):
     policy = load_policy(pendulum)
     before = policy.agent.normalizer.state_dict()

@@ -135,12 +135,21 @@ class LoadedPolicy:
         name, space = next(tree_leaves(_spaces(self.observation_space), ""))
         single = np.ndim(leaves[name]) == len(space.shape)
         batch = tree_map(lambda part: np.asarray(part)[None] if single else np.asarray(part), obs)
+        self._check_shapes(batch)
         lanes = len(next(tree_leaves(batch, ""))[1])
         if lanes != self.lanes:
             self.carry, self.lanes = self.agent.initial(lanes), lanes
         acted, self.carry = self.agent.act(batch, self.carry, explore=sample)
         actions = self.codec.to_env(acted["action"])
         return actions[0] if single else actions
+
+    def _check_shapes(self, batch: Any) -> None:
+        """Small networks act in compiled loops that look at no bounds: what does not fit must not get there."""
+        expected = dict(tree_leaves(_spaces(self.observation_space), "observation"))
+        for name, part in tree_leaves(batch, "observation"):
+            shape = expected[name].shape
+            if part.shape[1:] != shape:
+                raise ValueError(f"{name} has shape {part.shape[1:]}, the policy expects {shape}")
 
 
 def _spaces(space: Any) -> Any:
