@@ -104,12 +104,16 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(ours, theirs, strict=True)]
 
 
+def standard_error(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Of the difference of the mean scores, over seeds; 0 where there is one seed only."""
+    if min(len(ours), len(theirs)) < 2:
+        return 0.0
+    return math.sqrt(sum(statistics.variance(scores) / len(scores) for scores in (ours, theirs)))
+
+
 def no_worse(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Whether our mean score reaches theirs, give or take one standard error of the difference over seeds."""
-    error = 0.0
-    if min(len(ours), len(theirs)) > 1:
-        error = math.sqrt(sum(statistics.variance(scores) / len(scores) for scores in (ours, theirs)))
-    return statistics.mean(ours) >= statistics.mean(theirs) - error
+    """Whether our mean score reaches theirs, give or take one standard error of the difference."""
+    return statistics.mean(ours) >= statistics.mean(theirs) - standard_error(ours, theirs)
 
 
 FIGURES = {  # what each line of the table shows, and how it is read from runs
@@ -153,7 +157,8 @@ def compare(
     mine, yours = scores(first), scores(others)
     if mine and yours:
         means = f"{digits(statistics.mean(mine))} against {digits(statistics.mean(yours))}"
-        text = f"score no worse than {row.peer.name}'s over {len(mine)} seeds: {means}"
+        error = f"standard error of the difference {digits(standard_error(mine, yours))}"
+        text = f"score no worse than {row.peer.name}'s over {len(mine)} seeds: {means}, {error}"
         verdicts.append(Verdict(text, no_worse(mine, yours)))
     tables = [table(["median of rounds (lowest–highest)", "ours", peer, "ours / theirs"], lines)]
     if missing:

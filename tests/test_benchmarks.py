@@ -14,7 +14,7 @@ from runs import in_child
 
 from benchmarks import checkpoints, environments, peers, sections
 from benchmarks.__main__ import main
-from benchmarks.comparison import Comparison, Peer, compare, no_worse
+from benchmarks.comparison import Comparison, Peer, compare, no_worse, standard_error
 from benchmarks.peers import PeerMissing
 from benchmarks.report import Report, Spread, Verdict, digits, table, write
 from benchmarks.rows import ROWS
@@ -78,6 +78,7 @@ def test_a_missing_peer_is_named_and_never_guessed() -> None:
 def test_scores_are_compared_over_seeds() -> None:
     assert no_worse([500, 500, 500], [500, 500, 500])
     assert no_worse([480, 500, 490], [500, 480, 500])  # 490 against 493.3, standard error 8.8
+    assert standard_error([480, 500, 490], [500, 480, 500]) == pytest.approx(8.82, abs=0.01)
     assert not no_worse([400, 410, 405], [500, 480, 500])
     assert not no_worse([499], [500])
     report = compare(ROW, {"ours": [made_up(1.0, score=90.0)]}, [made_up(3.0, score=100.0)], PROFILE)
