@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import typer
 from learning.gates import GATES, SEEDS
+from runs import RUNS, small_config
 
 from rl_training import load_config, train
 from rl_training.cli import app
 from rl_training.config import Config, accepted_keys, describe_config
 from rl_training.config_text import parse_yaml
 from rl_training.errors import ConfigError
+from rl_training.registry import ALGORITHMS
 from rl_training.runtime.controls import find_control, split_key
 from rl_training.runtime.ppo_trainer import PPOConfig
 from rl_training.runtime.schedules import KEYS
@@ -257,6 +259,16 @@ def test_the_page_of_metrics_has_exactly_the_names_a_run_writes(tmp_path: Path) 
     timing = json.loads((result.run_dir / "timing.jsonl").read_text().splitlines()[0])
     written = {name for line in lines for name in line} | set(timing)
     assert {name for row in table("docs/metrics.md", "name") for name in names(row[0])} == written
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_metric_of_an_algorithm_is_on_its_page_or_on_that_of_all(algo: str, tmp_path: Path) -> None:
+    name = next(name for name, run in RUNS.items() if run["algo"] == algo)
+    result = train(small_config(name), run_dir=tmp_path / "run")
+    lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
+    pages = [(DOCS / "metrics.md").read_text("utf-8"), (DOCS / f"algorithms/{algo}.md").read_text("utf-8")]
+    written = {name for line in lines for name in json.loads(line)}
+    assert {name for name in written if not any(f"`{name}`" in page for page in pages)} == set()
 
 
 def value_of(config: Config, key: str) -> str:

@@ -215,9 +215,10 @@ def schedule(
     from rl_training.reporting import schedule_plot
 
     checked = load_config(config, overrides or ())
+    if png is not None:  # first, so that what goes wrong with it is not lost below the text
+        schedule_plot.draw_png(checked, png)
     print(schedule_plot.draw_text(checked))
     if png is not None:
-        schedule_plot.draw_png(checked, png)
         print(f"written: {png}")
 
 

@@ -46,6 +46,11 @@ class StorageError(RuntimeError):
     """A write that failed (disk full, no permission). The message says which last good checkpoint remains."""
 
 
+def add_extra(extra: str) -> str:
+    """The command that adds what is missing, from the directory of the checkout."""
+    return f"`pip install -c constraints.txt -e '.[{extra}]'`"
+
+
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """`"; did you mean X?"` for the candidate nearest to a misspelt word, or "" when none is near.
 

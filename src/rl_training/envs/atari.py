@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.envs.lanes import Observation, Stepped, VectorLanes
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.errors import ConfigError, add_extra, did_you_mean
 from rl_training.trees import tree_map
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
@@ -72,7 +72,7 @@ def make_atari_lanes(
         import ale_py
         from ale_py.vector_env import AtariVectorEnv
     except ImportError as error:
-        raise ConfigError(f"env_id {env_id!r} needs `pip install 'rl-training[atari]'`") from error
+        raise ConfigError(f"env_id {env_id!r} needs {add_extra('atari')}") from error
     gym.register_envs(ale_py)
     settings = AtariSettings.of(env_kwargs)
     games = {name: spec.kwargs["game"] for name, spec in gym.registry.items() if is_atari(name)}

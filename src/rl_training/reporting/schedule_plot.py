@@ -7,7 +7,7 @@ a character), every other one a line. The PNG shows the same and needs matplotli
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rl_training.errors import UserError
+from rl_training.errors import UserError, add_extra
 from rl_training.runtime.controls import Controls
 
 COLUMNS, ROWS = 64, 5
@@ -102,7 +102,7 @@ def draw_png(config: Any, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError("--png needs matplotlib: pip install 'rl-training[plot]'") from None
+        raise UserError(f"--png needs matplotlib: {add_extra('plot')}") from None
 
     curves = knob_curves(config, points=1001)
     moving = [curve for curve in curves if curve.moves]

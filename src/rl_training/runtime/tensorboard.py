@@ -7,14 +7,14 @@ import json
 import shutil
 from collections.abc import Mapping
 
-from rl_training.errors import UserError
+from rl_training.errors import ConfigError, add_extra
 from rl_training.state.run_directory import RunDirectory
 
 
 def require_tensorboard() -> None:
     """Refuse, in one line and before anything is written, a run whose view cannot be drawn."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise UserError("tensorboard: true needs `pip install 'rl-training[tensorboard]'`")
+        raise ConfigError(f"tensorboard: true needs {add_extra('tensorboard')}")
 
 
 class TensorBoardView:

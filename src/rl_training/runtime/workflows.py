@@ -77,10 +77,13 @@ def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bo
         if found is None:
             display.message("no checkpoint yet: starting from step 0")
         else:
-            display.message(f"going back to {found[0].name}: its open episodes are played again")
+            going_on = found[1]["progress"]["steps"] < config.total_timesteps
+            if going_on:
+                display.message(f"going back to {found[0].name}: its open episodes are played again")
             checkpoints.prune(found[0], config.keep_checkpoints, "segments" in found[1])
             engine.restore(*found)
-            display.message(f"resumed from step {engine.progress.steps}")
+            if going_on:
+                display.message(f"resumed from step {engine.progress.steps}")
         return _run(engine, threads)
 
 
