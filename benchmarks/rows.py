@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from benchmarks.checkpoints import Checkpoints
 from benchmarks.comparison import Comparison, Options, Peer
 from benchmarks.environments import Case, Throughput
+from benchmarks.replay import ReplayCosts
 from benchmarks.report import Report
 from benchmarks.scaling import Scaling
 
@@ -332,6 +333,11 @@ ALL: list[Row] = [
         units=(32, 64, 128, 256, 512, 1024),
         usual_envs=4,
         usual_units=64,
+    ),
+    ReplayCosts(
+        name="replay",
+        title="The replay of SAC and DQN, full with a million transitions: what a sample costs beside the update that "
+        "it feeds, how far that update is above its matrix products alone, and the memory of Atari's frames.",
     ),
     Checkpoints(
         name="checkpoints",
