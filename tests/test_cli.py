@@ -31,7 +31,7 @@ update_epochs: 2
 hidden_sizes: [16]
 eval_episodes: 2
 """
-VERBS = ("train", "resume", "evaluate", "list", "describe", "schedule", "check-env")
+VERBS = ("train", "resume", "evaluate", "record", "list", "describe", "schedule", "check-env")
 
 
 @pytest.fixture(autouse=True)
@@ -220,6 +220,9 @@ def test_not_a_run_directory(verb: str, folder: Path) -> None:
         (("evaluate", "x", "--episodes", "0"), "--episodes"),
         (("evaluate", "x", "--episodes", "many"), "--episodes"),
         (("evaluate", "x", "--checkpoint", "worst"), "--checkpoint"),
+        (("record", "x", "--episodes", "2"), "--out"),
+        (("record", "x", "--out", "x.npz"), "--episodes"),
+        (("record", "x", "--episodes", "2", "--out", "x.pkl"), ".npz"),
         (("describe", "ppoo"), "did you mean"),
         (("schedule", "ppo/cartpol"), "ppo/cartpole"),
         (("check-env", "CartPol-v1"), "CartPole-v1"),
@@ -396,6 +399,17 @@ def test_quiet_train_prints_the_result_only(folder: Path) -> None:
     assert "runs/ppo-CartPole-v1-s1/metrics.jsonl" in result.stdout
     second = cli("train", "config.yaml", "--quiet", "--json")
     assert json.loads(second.stdout)["run_dir"] == "runs/ppo-CartPole-v1-s1-2"
+
+
+def test_record_writes_a_new_file_and_says_what_is_in_it(trained: Path, folder: Path) -> None:
+    result = cli("record", trained, "--episodes", 2, "--out", "demos.npz")
+    assert result.exit_code == 0 and result.stderr == ""
+    assert "2 episodes" in result.stdout and "demos.npz" in result.stdout
+    assert {path.name for path in folder.iterdir()} == {"demos.npz", "demos.json"}
+    refused(cli("record", trained, "--episodes", 2, "--out", "demos.npz"), "demos.npz", "is there already")
+    refused(cli("record", "nowhere", "--episodes", 2, "--out", "new.npz"), "nowhere")
+    report = json.loads(cli("record", trained, "--episodes", 2, "--out", "b.npz", "--json").stdout)
+    assert report["episodes"] == 2 and report["steps"] > 2 and report["mean_return"] == report["steps"] / 2
 
 
 def test_evaluate_prints_numbers_and_repeats_itself(trained: Path) -> None:

@@ -166,6 +166,43 @@ def evaluate(
     print(f"policy  {path}" + ("" if is_checkpoint else f", {checkpoint.value} checkpoint"))
 
 
+@app.command()
+def record(
+    path: Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run or a checkpoint.")],
+    episodes: Annotated[int, typer.Option(min=1, help="How many.")],
+    out: Annotated[str, typer.Option(help="A new file ending in .npz, or minari:ID for a Minari dataset.")],
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the episodes. [default: the run's]")
+    ] = None,
+    checkpoint: Annotated[Which, typer.Option(help="Which checkpoint of a run.")] = Which.last,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")
+    ] = False,
+    trust_env: TrustEnv = False,
+    json_: Json = False,
+) -> None:
+    """Play episodes with a trained policy and write them as demonstrations."""
+    from rl_training.runtime import workflows
+
+    made = workflows.record_demonstrations(
+        path,
+        out,
+        episodes=episodes,
+        seed=seed,
+        sample=sample,
+        checkpoint=checkpoint.value,
+        trust_env=trust_env,
+    )
+    returns = made.returns
+    mean = sum(returns) / len(returns)
+    if json_:
+        print_json({"out": out, "episodes": len(returns), "steps": sum(made.lengths), "mean_return": mean})
+        return
+    print(f"return   {mean:.2f}  (lowest {min(returns):.2f}, highest {max(returns):.2f})")
+    print(f"played   {len(returns)} episodes, {sum(made.lengths)} steps")
+    print(f"written  {out}")
+
+
 @app.command("list")
 def list_() -> None:
     """List the algorithms and the shipped configs."""

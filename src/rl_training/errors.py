@@ -46,6 +46,11 @@ class StorageError(RuntimeError):
     """A write that failed (disk full, no permission). The message says which last good checkpoint remains."""
 
 
+def one_line(error: Exception) -> str:
+    """The kind and the text of an error from elsewhere, short enough for a line of ours."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
 def add_extra(extra: str) -> str:
     """The command that adds what is missing, from the directory of the checkout."""
     return f"`pip install -c constraints.txt -e '.[{extra}]'`"

@@ -57,3 +57,8 @@ def shipped_config_path(name: str) -> Path:
     if name not in shipped_configs():
         raise ConfigError(f"no shipped config is called {name!r}{did_you_mean(name, shipped_configs())}")
     return _shipped_folder() / f"{name}.yaml"
+
+
+def shipped_file(name: str) -> Path:
+    """Where a file that comes with the configs lies, such as `gail/cartpole_expert.npz`; it may not exist."""
+    return _shipped_folder() / name

@@ -17,7 +17,7 @@ from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
 from rl_training.envs.masking import MaskInObservation, check_mask_space, gives_masks_in_info
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.worker import make_in_worker
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.errors import ConfigError, did_you_mean, one_line
 
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 
@@ -71,16 +71,16 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
         return gym.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except gym.error.DependencyNotInstalled as error:
         raise ConfigError(
-            f"env_id {env_id!r} needs a package that is not installed: {_one_line(error)}"
+            f"env_id {env_id!r} needs a package that is not installed: {one_line(error)}"
         ) from error
     except gym.error.UnregisteredEnv as error:
         raise ConfigError(f"env_id {env_id!r} is not registered with Gymnasium{_nearest(env_id)}") from error
     except TypeError as error:
         raise ConfigError(
-            f"env_kwargs {dict(env_kwargs)} are refused by {env_id}: {_one_line(error)}"
+            f"env_kwargs {dict(env_kwargs)} are refused by {env_id}: {one_line(error)}"
         ) from error
     except Exception as error:  # whatever an environment's constructor or its module raises
-        raise ConfigError(f"env_id {env_id!r} cannot be made: {_one_line(error)}") from error
+        raise ConfigError(f"env_id {env_id!r} cannot be made: {one_line(error)}") from error
 
 
 def try_out(config: Config) -> None:
@@ -95,7 +95,7 @@ def try_out(config: Config) -> None:
     except Exception as error:
         settings = f"env_kwargs {config.env_kwargs}: " if config.env_kwargs else ""
         raise ConfigError(
-            f"{settings}env_id {config.env_id!r} fails at its first step: {_one_line(error)}"
+            f"{settings}env_id {config.env_id!r} fails at its first step: {one_line(error)}"
         ) from error
     finally:
         env.close()
@@ -137,7 +137,3 @@ def _nearest(env_id: str) -> str:
     if versions:
         return f"; did you mean {max(versions, key=lambda spec: spec.version or 0).id}?"
     return did_you_mean(env_id, gym.registry)
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

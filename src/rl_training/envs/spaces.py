@@ -79,6 +79,15 @@ class ActionCodec:
         scaled = scaled.reshape(-1, *self.space.shape)
         return np.clip(scaled, self.space.low, self.space.high)
 
+    def to_model(self, actions: np.ndarray) -> np.ndarray:
+        """Environment actions [B, *space.shape] as model-space actions: what `to_env` takes back to them."""
+        if not isinstance(self.space, spaces.Box):
+            return (actions - self.start).astype(np.int64)
+        flat = actions.reshape(len(actions), -1).astype(np.float64)
+        # A dimension whose bounds meet has one action, the middle of model space.
+        scaled = (flat - self.centre) / np.where(self.half_width > 0, self.half_width, 1.0)
+        return np.where(self.bounded, np.clip(scaled, -1.0, 1.0), scaled).astype(np.float32)
+
 
 def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
     """A space as plain values, so that a policy can be rebuilt from a checkpoint without its environment."""

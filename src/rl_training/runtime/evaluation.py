@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from rl_training.config import Config
 from rl_training.data.collector import Policy, fresh_where_ended
+from rl_training.data.demonstrations import Episode
 from rl_training.envs.making import make_environments
 from rl_training.state.seeding import fold, seed_everything
+from rl_training.trees import tree_map
 
 MAX_LANES = 16
 
@@ -15,7 +20,51 @@ MAX_LANES = 16
 def evaluate(
     policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False
 ) -> dict[str, float]:
-    """Play `episodes` whole episodes and sum them up; greedy unless `sample`.
+    """Play `episodes` whole episodes and sum them up; greedy unless `sample`."""
+    played = play(policy, config, episodes=episodes, seed=seed, sample=sample)
+    returns, lengths = np.array(played).T
+    return {
+        "mean_return": float(returns.mean()),
+        "std_return": float(returns.std()),
+        "min_return": float(returns.min()),
+        "max_return": float(returns.max()),
+        "mean_length": float(lengths.mean()),
+        "episodes": episodes,
+    }
+
+
+def record(
+    policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False
+) -> list[Episode]:
+    """Play `episodes` whole episodes and keep every step of them."""
+    recorded: list[Episode] = []
+    open_steps: dict[int, list[Any]] = {}
+
+    def watch(
+        lane: int, obs: Any, action: Any, reward: float, ended: tuple[bool, bool], next_obs: Any
+    ) -> None:
+        steps = open_steps.setdefault(lane, [])
+        steps.append((obs, action, reward, *ended))
+        if any(ended):
+            seen, actions, rewards, terminations, truncations = zip(*open_steps.pop(lane), strict=True)
+            observations = tree_map(lambda *parts: np.stack(parts), *seen, next_obs)
+            flags = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+            recorded.append(Episode(observations, np.stack(actions), np.array(rewards, np.float64), *flags))
+
+    play(policy, config, episodes=episodes, seed=seed, sample=sample, watch=watch)
+    return recorded
+
+
+def play(
+    policy: Policy,
+    config: Config,
+    *,
+    episodes: int,
+    seed: int,
+    sample: bool,
+    watch: Callable[[int, Any, Any, float, tuple[bool, bool], Any], None] | None = None,
+) -> list[tuple[float, int]]:
+    """Play `episodes` whole episodes; (return, length) of each. `watch` sees every step of them.
 
     Every lane plays a fixed share of the episodes: taking those that end first would favour short ones.
     New environments each time, so that nothing of an earlier evaluation can show in this one.
@@ -28,21 +77,23 @@ def evaluate(
         carry = policy.initial(lanes)
         played: list[tuple[float, int]] = []
         while share.any():
-            acted, carry = policy.act(environments.obs, carry, explore=sample)
+            obs = environments.obs
+            acted, carry = policy.act(obs, carry, explore=sample)
             step = environments.step(acted["action"])
             carry = fresh_where_ended(policy, carry, step.ended)
+            if watch is not None:
+                taken = environments.codec.to_env(acted["action"])
+                for lane in np.flatnonzero(share).tolist():
+                    now, then = (
+                        tree_map(lambda part, lane=lane: part[lane].copy(), seen)
+                        for seen in (obs, step.next_obs)
+                    )
+                    ended = bool(step.terminated[lane]), bool(step.truncated[lane])
+                    watch(lane, now, taken[lane].copy(), float(step.reward[lane]), ended, then)
             for lane, returned, length in environments.take_finished():
                 if share[lane]:
                     share[lane] -= 1
                     played.append((returned, length))
     finally:
         environments.close()
-    returns, lengths = np.array(played).T
-    return {
-        "mean_return": float(returns.mean()),
-        "std_return": float(returns.std()),
-        "min_return": float(returns.min()),
-        "max_return": float(returns.max()),
-        "mean_length": float(lengths.mean()),
-        "episodes": episodes,
-    }
+    return played

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from rl_training.config import Config, dump_config, load_config
+from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
+from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.making import environment_protocol
 from rl_training.envs.spaces import ActionCodec, space_from_json
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError
@@ -18,7 +20,7 @@ from rl_training.registry import trainer_class
 from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
-from rl_training.runtime.evaluation import evaluate
+from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.tensorboard import require_tensorboard
 from rl_training.runtime.trainer import Trainer, default_threads
 from rl_training.state import checkpoints, files
@@ -109,6 +111,32 @@ def evaluate_checkpoint(
         seed=fold(config.seed if seed is None else seed, "evaluate"),
         sample=sample,
     )
+
+
+def record_demonstrations(
+    path: str | Path,
+    out: str | Path,
+    *,
+    episodes: int,
+    seed: int | None = None,
+    sample: bool = False,
+    checkpoint: Which = "last",
+    trust_env: bool = False,
+) -> Demonstrations:
+    """Play whole episodes with the policy of a run directory or of one checkpoint, and write every step of them.
+
+    `out` is a new file ending in .npz, or `minari:ID`. Greedy unless `sample`.
+    """
+    minari_datasets.refuse_taken(str(out))
+    config, agent, _ = _load_agent(path, checkpoint)
+    refuse_untrusted(config.env_id, trust_env)
+    seed = config.seed if seed is None else seed
+    played = record(agent, config, episodes=episodes, seed=fold(seed, "record"), sample=sample)
+    settings = ("algo", "env_kwargs", "max_episode_steps")
+    about = {name: getattr(config, name) for name in settings} | {"seed": seed, "sampled": sample}
+    demonstrations = Demonstrations(config.env_id, played, about)
+    minari_datasets.write(demonstrations, str(out))
+    return demonstrations
 
 
 def load_policy(path: str | Path, *, checkpoint: Which = "last") -> LoadedPolicy:

@@ -1,0 +1,91 @@
+"""Pairs of observation and action, the expert's and the agent's: what adversarial imitation tells apart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.data.batch import Batch
+from rl_training.data.demonstrations import Demonstrations
+from rl_training.envs.spaces import ActionCodec
+from rl_training.errors import RunError
+from rl_training.state.stateful import Stateful
+from rl_training.trees import tree_leaves, tree_map
+
+# `obs` and the model-space `action` that was carried out [N, ...], and `ends`, the terminations among them.
+Pairs = Batch
+
+
+class ExpertPairs(Stateful):
+    """The pairs of demonstrations, or each `keep_every`-th, in each episode from one step later on.
+
+    What is saved of them is their SHA-256: a run does not go on with other demonstrations.
+    """
+
+    transient = ("pairs",)
+
+    def __init__(
+        self, demonstrations: Demonstrations, observation_space: Any, codec: ActionCodec, keep_every: int
+    ) -> None:
+        parts, actions = [], []
+        for number, episode in enumerate(demonstrations.episodes):
+            kept = slice(number % keep_every, len(episode.rewards), keep_every)
+            parts.append(tree_map(lambda part, kept=kept: part[kept], episode.observations))
+            actions.append(episode.actions[kept])
+        obs = _like(observation_space, tree_map(lambda *columns: np.concatenate(columns), *parts))
+        ends = sum(episode.terminated for episode in demonstrations.episodes) / keep_every
+        self.pairs: Pairs = {"obs": obs, "action": codec.to_model(np.concatenate(actions)), "ends": ends}
+        self.sha256 = _digest(self.pairs)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["sha256"] != self.sha256:
+            raise RunError("demonstrations: these are not the ones that the run was begun with")
+
+
+def agent_pairs(rollout: Batch, codec: ActionCodec) -> Pairs:
+    """The pairs of a rollout [T, B, ...] with the actions as they were carried out, which clipping may have moved."""
+    obs = tree_map(lambda column: column.numpy().reshape(-1, *column.shape[2:]), rollout["obs"])
+    action = rollout["action"].numpy()
+    action = codec.to_model(codec.to_env(action.reshape(-1, *action.shape[2:])))
+    return {"obs": obs, "action": action, "ends": float(rollout["terminated"].sum())}
+
+
+def join(pools: Sequence[Pairs]) -> Pairs:
+    """Several pools as one."""
+    if len(pools) == 1:
+        return pools[0]
+    rows = [{"obs": pool["obs"], "action": pool["action"]} for pool in pools]
+    joined = tree_map(lambda *columns: np.concatenate(columns), *rows)
+    return joined | {"ends": sum(pool["ends"] for pool in pools)}
+
+
+def draw(pairs: Pairs, count: int, steps_after_end: float) -> Batch:
+    """`count` rows with equal chances: `obs` and `action` [count, ...], and `absorbing` [count].
+
+    Every termination is followed by `steps_after_end` steps in the absorbing state, which are rows too; what `obs`
+    and `action` hold for those means nothing.
+    """
+    rows = len(pairs["action"])
+    place = np.random.random_sample(count) * (rows + pairs["ends"] * steps_after_end)
+    chosen = np.minimum(place.astype(np.int64), rows - 1)
+    obs = tree_map(lambda column: column[chosen], pairs["obs"])
+    return {"obs": obs, "action": pairs["action"][chosen], "absorbing": place >= rows}
+
+
+def _like(space: Any, obs: Any) -> Any:
+    """Observations in the number format of the environment's."""
+    if isinstance(space, spaces.Dict):
+        return {key: _like(part, obs[key]) for key, part in space.spaces.items()}
+    return obs.astype(space.dtype, copy=False)
+
+
+def _digest(pairs: Pairs) -> str:
+    sha = hashlib.sha256(repr(pairs["ends"]).encode())
+    for name, part in [*tree_leaves(pairs["obs"], "obs"), ("action", pairs["action"])]:
+        sha.update(f"{name} {part.dtype} {part.shape}".encode())
+        sha.update(np.ascontiguousarray(part).data)
+    return sha.hexdigest()
