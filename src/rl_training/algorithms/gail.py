@@ -1,0 +1,66 @@
+"""Generative Adversarial Imitation Learning (Ho & Ermon 2016, arXiv 1606.03476).
+
+D(s, a) = σ(f(s, a)) is the probability that a pair comes from the expert, and f its logit. The paper's D is 1 - ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+# r from the logits f [N]. Each leans towards something where episodes may end: the first towards staying alive,
+# the second towards ending, because what follows an end earns nothing. The third has both signs.
+REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "positive": lambda logit: F.softplus(logit),  # -log(1 - D) ≥ 0
+    "negative": lambda logit: -F.softplus(-logit),  # log D ≤ 0
+    "logit": lambda logit: logit,  # log D - log(1 - D) = f
+}
+
+
+def discriminator_loss(expert: Tensor, agent: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """-E_expert[log D] - E_π[log(1 - D)] for the logits [N] of expert pairs and [M] of the agent's, equation 17
+    with the labels exchanged; and the mean of both sides' shares of right answers and of D's entropy, in nats.
+    """
+    loss = F.softplus(-expert).mean() + F.softplus(agent).mean()
+    with torch.no_grad():
+        # A logit of 0 is no answer: it counts as half right, so that a constant D is right half of the time.
+        right = (1 + expert.sign()).mean() / 2 + (1 - agent.sign()).mean() / 2
+        unsure = _entropy(expert).mean() + _entropy(agent).mean()
+    return loss, {
+        "discriminator_loss": loss.detach(),
+        "discriminator_accuracy": right / 2,
+        "discriminator_entropy": unsure / 2,
+    }
+
+
+def _entropy(logit: Tensor) -> Tensor:
+    """-D log D - (1 - D) log(1 - D) = softplus(f) - f σ(f)."""
+    return F.softplus(logit) - logit * logit.sigmoid()
+
+
+def gradient_penalty(discriminator: Callable[[Tensor], Tensor], inputs: Tensor, target: float) -> Tensor:
+    """E[(‖∇ₓ f(x)‖ - target)²] over inputs x [N, F], differentiable in the discriminator's parameters.
+
+    With target 1 between expert and agent it is that of WGAN-GP (Gulrajani et al. 2017, equation 3), with target 0
+    at the expert's pairs the zero-centred R1 (Mescheder et al. 2018, equation 9).
+    """
+    inputs = inputs.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(discriminator(inputs).sum(), inputs, create_graph=True)
+    # A norm has no slope at 0, where a discriminator that knows nothing yet begins.
+    norm = (slope.square().sum(-1) + 1e-12).sqrt()
+    return (norm - target).square().mean()
+
+
+def interpolate(expert: Tensor, agent: Tensor) -> Tensor:
+    """ε x_expert + (1 - ε) x_agent with an ε ~ U(0, 1) for each pair of rows [N, F]."""
+    share = torch.rand(len(expert), 1, device=expert.device)
+    return share * expert + (1 - share) * agent
+
+
+def end_reward(absorbing_reward: float, gamma: float) -> float:
+    """Σ_{k≥1} γᵏ r_a = γ r_a / (1 - γ): what follows a termination, for ever in the absorbing state (Kostrikov et al.
+    2019, section 4.2), as a part of the last step's reward."""
+    return gamma * absorbing_reward / (1 - gamma)

@@ -1,0 +1,86 @@
+"""The discriminator of adversarial imitation: whose pair of observation and action is this?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.networks.encoders import ACTIVATIONS, make_inputs, orthogonal
+
+
+class Discriminator(nn.Module):
+    """Observations and model-space actions [N, ...] → the logits f [N] of their being the expert's.
+
+    The output layer begins at 0: before the first update D is one half everywhere.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        hidden_sizes: Sequence[int],
+        activation: str,
+        image_encoder: str,
+        spectral_norm: bool,
+    ) -> None:
+        super().__init__()
+        self.observation = make_inputs(observation_space, image_encoder)
+        self.action = make_inputs(_model_space(action_space), image_encoder)
+        linear = SpectralLinear if spectral_norm else nn.Linear
+        size = self.observation.features + self.action.features + 1
+        layers: list[nn.Module] = []
+        for units in hidden_sizes:
+            layers += [orthogonal(linear(size, units)), ACTIVATIONS[activation]()]
+            size = units
+        output = linear(size, 1)
+        nn.init.zeros_(output.weight)
+        nn.init.zeros_(output.bias)
+        self.layers = nn.Sequential(*layers, output)
+
+    def inputs(self, obs: Any, action: Tensor, absorbing: Tensor) -> Tensor:
+        """[N, F]: the observation's features, the action's, and a flag; all but the flag is 0 where `absorbing` [N]."""
+        pair = torch.cat([self.observation(obs), self.action(action)], -1)
+        flag = absorbing.float().unsqueeze(-1)
+        return torch.cat([pair * (1 - flag), flag], -1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs).squeeze(-1)
+
+
+class SpectralLinear(nn.Linear):
+    """W / max(1, σ(W)): a dense layer that stretches no vector, after Miyato et al. 2018.
+
+    σ, the largest singular value, is followed by one step of the power method per pass with gradients. A weight
+    below 1 is left as it is, so that a layer may begin at 0.
+    """
+
+    direction: Tensor
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.register_buffer("direction", F.normalize(torch.randn(outputs), dim=0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        learning = torch.is_grad_enabled()
+        with torch.no_grad():
+            right = F.normalize(self.weight.t() @ self.direction, dim=0)
+            left = F.normalize(self.weight @ right, dim=0)
+            if learning and left.any():  # a weight of 0 has no direction
+                self.direction.copy_(left)
+        norm = left @ (self.weight @ right)
+        return F.linear(inputs, self.weight / norm.clamp(min=1.0), self.bias)
+
+
+def _model_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The space of a policy's actions, whose choices are counted from 0."""
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(space.nvec)
+    return space
