@@ -89,3 +89,20 @@ def test_other_networks_are_left_to_torch():
     assert make(gym.spaces.Discrete(3), activation="silu")[2] is None
     assert make(gym.spaces.Discrete(3), hidden_sizes=[])[2] is None
     assert not make(gym.spaces.Discrete(3), hidden_sizes=[512, 512])[2].fits(16)
+
+
+@pytest.mark.parametrize("action_space", [gym.spaces.Discrete(3), gym.spaces.Box(-1, 1, (2,))])
+@pytest.mark.parametrize("changes", [{}, {"shared_trunk": True}, {"activation": "relu"}, {"activation": "elu"}])
+def test_gradients_written_out_are_those_of_the_graph(action_space, changes):
+    """Also when they are added to what is there: two losses, one after the other."""
+    network, _, _ = make(action_space, **changes)
+    obs = torch.randn(7, 5)
+    gradients = []
+    for forward in (network, network.for_loss):
+        network.zero_grad()
+        for factor in (1.0, -0.3):
+            parameters, value = forward(obs)
+            (factor * (parameters.tanh() * (1 + parameters)).sum() + value.square().mean()).backward()
+        gradients.append(torch.cat([parameter.grad.reshape(-1) for parameter in network.parameters()]))
+    assert gradients[0].norm() > 1
+    torch.testing.assert_close(*gradients)

@@ -53,8 +53,14 @@ def _gae(reward, value, next_value, terminated, truncated, gamma, gae_lambda, ad
             advantage[t, lane] = trace
 
 
-def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
+def explained_variance(prediction: Tensor, target: Tensor) -> float:
     """1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant; 0 where Var is 0."""
-    spread = target.var(correction=0)
-    residual = (target - prediction).var(correction=0)
-    return torch.where(spread > 0, 1 - residual / spread, torch.zeros_like(spread))
+    return _explained_variance(prediction.numpy().ravel(), target.numpy().ravel())
+
+
+@numba.njit(cache=True)
+def _explained_variance(prediction, target):  # type: ignore[no-untyped-def]
+    # Twice over the data: a difference of means of squares would lose what little is left at the end.
+    residual = target.astype(np.float64) - prediction
+    spread = np.var(target.astype(np.float64))
+    return 1.0 - np.var(residual) / spread if spread > 0 else 0.0

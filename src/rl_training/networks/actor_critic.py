@@ -18,6 +18,7 @@ from rl_training.algorithms.distributions import (
     MultiCategorical,
 )
 from rl_training.algorithms.masking import mask_logits
+from rl_training.networks.dense import DenseStack
 from rl_training.networks.encoders import make_encoder, orthogonal
 
 
@@ -51,7 +52,10 @@ class ActionHead(nn.Module):
         self.log_std = log_std
 
     def forward(self, features: Tensor, obs: Any) -> Tensor:
-        output = self.output(features)
+        return self.complete(self.output(features), obs)
+
+    def complete(self, output: Tensor, obs: Any) -> Tensor:
+        """The parameters [N, P] from what the linear layer put out."""
         if self.log_std is None:
             return mask_logits(output, obs)
         return torch.cat([output, self.log_std.expand_as(output)], -1)
@@ -62,6 +66,8 @@ class ActorCritic(nn.Module):
 
     Actor and critic have an encoder each, or share one (`shared_trunk`), as is usual for images.
     """
+
+    transient = ("stacks",)
 
     def __init__(
         self,
@@ -80,6 +86,19 @@ class ActorCritic(nn.Module):
         self.critic_encoder = None if shared_trunk else make_encoder(*encoder)[0]
         self.actor_head = ActionHead(features, family, log_std_init)
         self.critic_head = orthogonal(nn.Linear(features, 1), 1.0)
+        self.stacks: tuple[DenseStack | None, ...] = (None,)
+        if self.critic_encoder is not None:
+            self.stacks = (
+                DenseStack.of(self.actor_encoder, self.actor_head.output),
+                DenseStack.of(self.critic_encoder, self.critic_head),
+            )
+
+    def for_loss(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """The same as `forward`, for a loss whose `backward` is called once; cheaper where layers are dense."""
+        if None in self.stacks:
+            return self(obs)
+        output, value = (stack.for_loss(obs) for stack in self.stacks if stack is not None)
+        return self.actor_head.complete(output, obs), value.squeeze(-1)
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         features = self.actor_encoder(obs)

@@ -70,7 +70,8 @@ class ActorCriticPolicy(Stateful):
 
     def evaluate(self, inputs: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log π(a|s), entropy and value [N], with gradients, for inputs that are normalised already."""
-        parameters, value = self._forward(inputs)
+        forward = self.network.for_loss if self.precision == "fp32" else self._forward
+        parameters, value = forward(inputs)
         return *self.family.log_prob_and_entropy(parameters, action), value
 
     def _forward(self, inputs: Any) -> tuple[Tensor, Tensor]:

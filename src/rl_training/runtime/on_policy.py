@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
-from torch import Tensor
 
 from rl_training.algorithms.returns import explained_variance, gae
 from rl_training.config import Config, field
@@ -81,7 +80,7 @@ class OnPolicyTrainer(Trainer):
         rollout = self.collector.collect(self.agent, self.config.num_steps)
         return rollout, Metrics(self.config.steps_per_iteration, self.collector.environments.take_finished())
 
-    def add_advantages(self, rollout: Batch, now: Now) -> dict[str, Tensor]:
+    def add_advantages(self, rollout: Batch, now: Now) -> dict[str, float]:
         """Put `advantage` and `return` [T, B] into the rollout, from scaled rewards if they are to be scaled."""
         terminated, truncated = rollout["terminated"], rollout["truncated"]
         if self.reward_scaler is not None:
