@@ -47,7 +47,7 @@ class DenseStack:
         with torch.no_grad():
             *hidden, output = self.forward(obs)
         output.requires_grad_().register_post_accumulate_grad_hook(
-            lambda output: self.backward(hidden, output.grad)  # type: ignore[arg-type]
+            lambda output: self.backward(hidden, output.grad)
         )
         return output
 
