@@ -81,7 +81,12 @@ ALL: list[Row] = [
         required=1.5,
         rounds=3,
         episodes=0,
-        config={"extends": "ppo/pong"},
+        config={
+            "extends": "ppo/pong",
+            "update_epochs": 4,
+            "num_minibatches": 4,
+            "learning_rate_schedule": "linear",
+        },
         variants={"bf16": {"precision": "bf16"}},
         peer=Peer(
             "stable-baselines3",
@@ -98,7 +103,7 @@ ALL: list[Row] = [
                     n_steps=128,
                     batch_size=256,
                     n_epochs=4,
-                    learning_rate=5e-4,
+                    learning_rate=2.5e-4,
                     gamma=0.99,
                     gae_lambda=0.95,
                     clip_range=0.1,
