@@ -71,12 +71,25 @@ CONTROLS: dict[str, Control] = {
         _knob("max_grad_norm", 0.5, "Norm to which gradients are clipped."),
         _knob("target_kl", None, "KL divergence from the old policy at which an update stops (nats)."),
         _knob("beta_clone", 1.0, "Weight of staying with the old policy in an auxiliary phase."),
+        _knob(
+            "discriminator_learning_rate",
+            1e-3,
+            "Step size of the discriminator's optimizer.",
+            "discriminator_lr",
+        ),
+        _knob(
+            "gradient_penalty_coef",
+            1.0,
+            "Weight of the penalty on the discriminator's slope.",
+            "gradient_penalty_weight",
+        ),
         _knob("gamma", 0.99, "Discount per step.", "discount", high=1.0),
         _knob("gae_lambda", 0.95, "Decay per step of the advantage estimate.", high=1.0),
         _knob("update_epochs", 4, "Passes over each rollout.", "n_epochs", low=1, integer=True),
         _knob("temperature", 1.0, "Temperature of the distribution actions are drawn from."),
         _knob("num_simulations", 50, "Simulations per search.", low=1, integer=True),
         _knob("root_exploration_fraction", 0.25, "Share of noise in the root's prior.", high=1.0),
+        _knob("reanalyse_ratio", 0.0, "Share of drawn positions that are searched anew.", high=1.0),
         _knob("epsilon", 0.05, "Share of random actions.", "exploration_epsilon", high=1.0),
         _knob("tau", 0.005, "Share of the online network in each target update.", high=1.0),
         _knob("replay_ratio", 1.0, "Updates per environment step."),
@@ -116,6 +129,11 @@ class Knob(NamedTuple):
             value = round(value)
         # The upper bound only matters to whole numbers: others that could pass it were refused.
         return min(max(value, self.control.low), self.control.high)
+
+    @property
+    def highest(self) -> float:
+        """The highest value it can take; 0 if it is off."""
+        return self.schedule.extremes(self.total)[1] if self.schedule is not None else 0.0
 
     @property
     def moves(self) -> bool:

@@ -36,8 +36,8 @@ def evaluate(
 def record(
     policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False
 ) -> list[Episode]:
-    """Play `episodes` whole episodes and keep every step of them."""
-    recorded: list[Episode] = []
+    """Play `episodes` whole episodes and keep every step of them, lane by lane: those that end first are short."""
+    recorded: dict[int, list[Episode]] = {}
     open_steps: dict[int, list[Any]] = {}
 
     def watch(
@@ -49,10 +49,12 @@ def record(
             seen, actions, rewards, terminations, truncations = zip(*open_steps.pop(lane), strict=True)
             observations = tree_map(lambda *parts: np.stack(parts), *seen, next_obs)
             flags = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
-            recorded.append(Episode(observations, np.stack(actions), np.array(rewards, np.float64), *flags))
+            recorded.setdefault(lane, []).append(
+                Episode(observations, np.stack(actions), np.array(rewards, np.float64), *flags)
+            )
 
     play(policy, config, episodes=episodes, seed=seed, sample=sample, watch=watch)
-    return recorded
+    return [episode for lane in sorted(recorded) for episode in recorded[lane]]
 
 
 def play(

@@ -37,20 +37,20 @@ class SurrogateConfig(OnPolicyConfig):
     )
     shared_trunk: bool = field(False, "Whether actor and critic share their encoder.")
 
+    @model_validator(mode="after")
+    def _every_minibatch_has_a_row(self) -> SurrogateConfig:
+        if self.num_minibatches > self.steps_per_iteration:
+            raise ValueError(
+                f"num_minibatches must be at most num_envs * num_steps = {self.steps_per_iteration}"
+            )
+        return self
+
 
 @schedulable
 class PPOConfig(SurrogateConfig):
     """Proximal Policy Optimization, for discrete and continuous actions."""
 
     algo: Literal["ppo"] = field("ppo", "The algorithm.")
-
-    @model_validator(mode="after")
-    def _every_minibatch_has_a_row(self) -> PPOConfig:
-        if self.num_minibatches > self.steps_per_iteration:
-            raise ValueError(
-                f"num_minibatches must be at most num_envs * num_steps = {self.steps_per_iteration}"
-            )
-        return self
 
 
 class PPOTrainer(OnPolicyTrainer):

@@ -1,0 +1,182 @@
+"""Generative Adversarial Imitation Learning: its config, its iteration, and `train_gail`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.gail import (
+    REWARDS,
+    discriminator_loss,
+    end_reward,
+    gradient_penalty,
+    interpolate,
+)
+from rl_training.config import Units, field, schedulable
+from rl_training.data.batch import Batch, minibatches
+from rl_training.data.demonstrations import check_fit
+from rl_training.data.imitation import ExpertPairs, Pairs, agent_pairs, draw, join
+from rl_training.data.minari_datasets import read
+from rl_training.errors import ConfigError
+from rl_training.networks.discriminator import Discriminator
+from rl_training.runtime.controls import Knobs, Now, compile_knobs
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.on_policy import OnPolicyTrainer
+from rl_training.runtime.optim import Adam
+from rl_training.runtime.ppo_trainer import Evaluated, SurrogateConfig, optimize_surrogate
+from rl_training.runtime.workflows import Result, train
+from rl_training.trees import tree_map
+
+
+@schedulable
+class GAILConfig(SurrogateConfig):
+    """Imitation of demonstrations by an adversary's reward and PPO's update; the environment's reward is not read."""
+
+    algo: Literal["gail"] = field("gail", "The algorithm.")
+    demonstrations: str = field(
+        ..., "The expert's episodes: a .npz file of `rl-training record`, or minari:ID.", min_length=1
+    )
+    expert_episodes: int | None = field(None, "How many of them, from the first on; none: all.", ge=1)
+    expert_keep_every: int = field(1, "Of the expert's steps only each so many-th is used.", ge=1)
+    reward_form: Literal["positive", "negative", "logit"] = field(
+        "logit", "The reward: -log(1 - D), log D, or log D - log(1 - D)."
+    )
+    absorbing_states: bool = field(
+        True, "Whether what follows a termination is a state that is rewarded too, for ever."
+    )
+    discriminator_updates: int = field(4, "Updates of the discriminator per rollout; 0: it stays 1/2.", ge=0)
+    discriminator_batch_size: int = field(256, "Pairs of each side in such an update.", ge=1, le=10**6)
+    discriminator_rollouts: int = field(
+        1, "Newest rollouts that the agent's side is drawn from; 1: no replay.", ge=1
+    )
+    discriminator_learning_rate: float = field(1e-3, "Adam's step size for the discriminator.")
+    discriminator_hidden_sizes: tuple[Units, ...] = field((64, 64), "Units of its hidden layers, all tanh.")
+    gradient_penalty_coef: float = field(1.0, "Weight of the penalty on the discriminator's slope; 0: none.")
+    gradient_penalty: Literal["interpolated", "zero_centred"] = field(
+        "interpolated",
+        "Slope 1 between expert and agent (WGAN-GP), or slope 0 at the expert's pairs (R1).",
+    )
+    spectral_norm: bool = field(False, "Whether no layer of the discriminator may stretch its input.")
+    bc_epochs: int = field(
+        0, "Passes of behaviour cloning over the expert's pairs, before anything else.", ge=0
+    )
+
+
+class GAILTrainer(OnPolicyTrainer):
+    """Generative Adversarial Imitation Learning (Ho & Ermon 2016), Algorithm 1, with PPO's update for TRPO's."""
+
+    transient = ("codec",)
+    config_class = GAILConfig
+
+    def __init__(self, config: GAILConfig) -> None:
+        super().__init__(config)
+        self.codec = self.collector.environments.codec
+        self.expert = self.read_expert()
+        self.agent.observe(self.expert.pairs["obs"])  # one normaliser for the policy and both sides of D
+        self.discriminator = Discriminator(
+            self.observation_space,
+            self.action_space,
+            hidden_sizes=config.discriminator_hidden_sizes,
+            activation="tanh",
+            image_encoder=config.image_encoder,
+            spectral_norm=config.spectral_norm,
+        ).to(self.agent.device)
+        self.optimizer = Adam([self.agent.network], epsilon=1e-5)
+        self.discriminator_optimizer = Adam([self.discriminator])
+        self.recent: list[Pairs] = []  # of the rollouts before this one
+        self.cloned = config.bc_epochs == 0
+
+    def read_expert(self) -> ExpertPairs:
+        config = self.config
+        if config.absorbing_states and compile_knobs(config)["gamma"].highest >= 1:
+            raise ConfigError("gamma must stay below 1 where absorbing_states last for ever")
+        where = config.demonstrations
+        demonstrations = read(where).first(config.expert_episodes, where)
+        check_fit(demonstrations, config.env_id, self.observation_space, self.action_space, where)
+        return ExpertPairs(demonstrations, self.observation_space, self.codec, config.expert_keep_every)
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        cloning = {} if self.cloned else self.clone(knobs.after(0))
+        # Sample trajectories of the current policy.
+        rollout, metrics = self.collect()
+        metrics.add(cloning)
+        now = knobs.after(metrics.steps)
+        # Update the discriminator by the gradient of E_expert[log D] + E_π[log(1 - D)].
+        pairs = agent_pairs(rollout, self.codec)
+        self.improve_discriminator(self.remember(pairs), now, metrics)
+        # Take a policy step with the discriminator's reward, which takes the place of the environment's.
+        rollout["reward"] = self.imitation_reward(pairs, rollout["terminated"], now)
+        metrics.add({"imitation_reward": rollout["reward"].mean()})
+        metrics.add(self.add_advantages(rollout, now))
+        parts = minibatches(self.flat_batch(rollout), now.update_epochs, self.config.num_minibatches)
+        optimize_surrogate(parts, self.evaluate, self.optimizer, self.config, now, metrics)
+        self.agent.observe(rollout["obs"])
+        return metrics
+
+    def evaluate(self, minibatch: Batch) -> Evaluated:
+        return self.agent.evaluate(minibatch["obs"], minibatch["action"])
+
+    def clone(self, now: Now) -> dict[str, Tensor]:
+        """Behaviour cloning, a warm start: maximise E_expert[log π(a|s)]."""
+        pairs, size = self.expert.pairs, self.config.discriminator_batch_size
+        batch = {"obs": self.agent.inputs(pairs["obs"]), "action": torch.as_tensor(pairs["action"])}
+        batch = tree_map(lambda column: column.to(self.agent.device), batch)
+        optimizer = self.optimizer.beside()  # its moments are of no use to the policy's own loss
+        loss = torch.zeros(())
+        for minibatch in minibatches(batch, self.config.bc_epochs, -(-len(pairs["action"]) // size)):
+            loss = -self.evaluate(minibatch)[0].mean()
+            optimizer.step(loss, now.learning_rate, now.max_grad_norm)
+        self.cloned = True
+        return {"cloning_loss": loss.detach()}
+
+    def remember(self, pairs: Pairs) -> Pairs:
+        """The pairs of the newest rollouts, this one among them."""
+        pool, keep = join([*self.recent, pairs]), self.config.discriminator_rollouts - 1
+        if keep:  # copied, because the collector writes over its rollouts
+            self.recent = [*self.recent, pairs | tree_map(np.copy, {"obs": pairs["obs"]})][-keep:]
+        return pool
+
+    def improve_discriminator(self, pool: Pairs, now: Now, metrics: Metrics) -> None:
+        config = self.config
+        between = config.gradient_penalty == "interpolated"
+        steps_after_end = 1 / (1 - now.gamma) if config.absorbing_states else 0.0
+        for _ in range(config.discriminator_updates):
+            drawn = [
+                draw(side, config.discriminator_batch_size, steps_after_end)
+                for side in (self.expert.pairs, pool)
+            ]
+            expert, agent = (self.inputs(**rows) for rows in drawn)
+            loss, parts = discriminator_loss(*self.discriminator(torch.cat([expert, agent])).chunk(2))
+            metrics.add(parts)
+            if now.gradient_penalty_coef:
+                at = interpolate(expert, agent) if between else expert
+                penalty = gradient_penalty(self.discriminator, at, target=float(between))
+                metrics.add({"gradient_penalty": penalty.detach()})
+                loss = loss + now.gradient_penalty_coef * penalty
+            self.discriminator_optimizer.step(loss, now.discriminator_learning_rate, None)
+
+    def inputs(self, obs: Any, action: np.ndarray, absorbing: np.ndarray) -> Tensor:
+        """Rows as the discriminator sees them, through the policy's normaliser."""
+        columns = (torch.as_tensor(column, device=self.agent.device) for column in (action, absorbing))
+        return self.discriminator.inputs(self.agent.inputs(obs), *columns)
+
+    def imitation_reward(self, pairs: Pairs, terminated: Tensor, now: Now) -> Tensor:
+        """The rewards [T, B] of a rollout's pairs, and with the last of an episode what its end is worth."""
+        form, rows = REWARDS[self.config.reward_form], len(pairs["action"])
+        with torch.no_grad():
+            inputs = self.inputs(pairs["obs"], pairs["action"], np.zeros(rows, np.bool_))
+            reward = form(self.discriminator(inputs)).cpu().reshape(terminated.shape)
+            if self.config.absorbing_states:
+                absorbed = torch.zeros_like(inputs[:1])
+                absorbed[:, -1] = 1.0
+                end = end_reward(form(self.discriminator(absorbed)).item(), now.gamma)
+                reward = reward + end * terminated
+        return reward
+
+
+def train_gail(config: GAILConfig, **options: Any) -> Result:
+    """Train GAIL from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)
