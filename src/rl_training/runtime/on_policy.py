@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
+from pydantic import model_validator
 
 from rl_training.algorithms.returns import explained_variance, gae
 from rl_training.config import Config, field
@@ -41,6 +42,20 @@ class OnPolicyConfig(Config):
     @property
     def steps_per_iteration(self) -> int:
         return self.num_envs * self.num_steps
+
+
+class MinibatchConfig(OnPolicyConfig):
+    """The fields of those that cut a rollout into minibatches."""
+
+    num_minibatches: int = field(4, "Parts into which each epoch cuts the rollout.", ge=1)
+
+    @model_validator(mode="after")
+    def _every_minibatch_has_a_row(self) -> MinibatchConfig:
+        if self.num_minibatches > self.steps_per_iteration:
+            raise ValueError(
+                f"num_minibatches must be at most num_envs * num_steps = {self.steps_per_iteration}"
+            )
+        return self
 
 
 class OnPolicyTrainer(Trainer):

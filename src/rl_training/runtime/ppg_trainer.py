@@ -16,18 +16,18 @@ from rl_training.networks.actor_critic import PhasicActorCritic
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import OnPolicyConfig, OnPolicyTrainer
+from rl_training.runtime.on_policy import MinibatchConfig, OnPolicyTrainer
 from rl_training.runtime.optim import Adam
 from rl_training.runtime.workflows import Result, train
 from rl_training.trees import tree_map
 
 
 @schedulable
-class PPGConfig(OnPolicyConfig):
+class PPGConfig(MinibatchConfig):
     """Phasic Policy Gradient, for discrete and continuous actions."""
 
     algo: Literal["ppg"] = field("ppg", "The algorithm.")
-    num_steps: int = field(256, "Steps in each environment per rollout.", ge=1)
+    num_steps: int = field(256, "Steps in each environment per rollout.", ge=1, le=1_000_000)
     learning_rate: float = field(5e-4, "Adam's step size, in both phases.")
     clip_coef: float = field(0.2, "How far the probability ratio may leave 1 before its gradient stops.")
     ent_coef: float = field(0.01, "Weight of the entropy bonus in the policy's loss.")
@@ -38,7 +38,7 @@ class PPGConfig(OnPolicyConfig):
     target_kl: float | None = field(
         None, "The policy's epochs end once 1.5 times this KL, in nats, is passed; none: never."
     )
-    policy_iterations: int = field(32, "N_pi: rollouts between two auxiliary phases.", ge=1)
+    policy_iterations: int = field(32, "N_pi: rollouts between two auxiliary phases.", ge=1, le=1_000_000)
     policy_epochs: int = field(1, "E_pi: passes over each rollout for the policy.", ge=1)
     value_epochs: int = field(1, "E_V: passes over each rollout for the critic.", ge=1)
     auxiliary_epochs: int = field(6, "E_aux: passes over all kept rollouts in an auxiliary phase.", ge=1)
@@ -47,6 +47,9 @@ class PPGConfig(OnPolicyConfig):
     shared_trunk: bool = field(
         False,
         "Whether the critic reads the policy's encoder, without a gradient into it, instead of its own.",
+    )
+    precision: Literal["fp32"] = field(
+        "fp32", "How networks compute; its phases compare outputs in single precision."
     )
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from rl_training.config import field, schedulable
+from rl_training.config import Units, field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.runtime.controls import Knobs
@@ -29,8 +29,8 @@ class RecurrentPPOConfig(SurrogateConfig):
     )
     shared_trunk: bool = field(False, "Whether actor and critic share their encoder and their memory.")
     cell: Literal["lstm", "gru"] = field("lstm", "The kind of memory.")
-    recurrent_size: int = field(64, "Units of the memory.", ge=1)
-    hidden_sizes: tuple[int, ...] = field((64,), "Units in each layer before the memory.")
+    recurrent_size: Units = field(64, "Units of the memory.")
+    hidden_sizes: tuple[Units, ...] = field((64,), "Units in each layer before the memory.")
     precision: Literal["fp32"] = field(
         "fp32", "How networks compute; the memory knows single precision only."
     )

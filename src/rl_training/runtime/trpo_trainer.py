@@ -20,13 +20,13 @@ from rl_training.data.batch import Batch, minibatches
 from rl_training.errors import NonFiniteError
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import OnPolicyConfig, OnPolicyTrainer
+from rl_training.runtime.on_policy import MinibatchConfig, OnPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
 from rl_training.runtime.workflows import Result, train
 
 
 @schedulable
-class TRPOConfig(OnPolicyConfig):
+class TRPOConfig(MinibatchConfig):
     """Trust Region Policy Optimization, for discrete and continuous actions."""
 
     algo: Literal["trpo"] = field("trpo", "The algorithm.")
@@ -43,6 +43,9 @@ class TRPOConfig(OnPolicyConfig):
     num_minibatches: int = field(16, "Parts into which each of these passes cuts the rollout.", ge=1)
     vf_coef: float = field(1.0, "Weight of the value loss, which counts through the limit of its gradient.")
     max_grad_norm: float | None = field(None, "Norm of the value function's gradient; none: no limit.")
+    precision: Literal["fp32"] = field(
+        "fp32", "How networks compute; second derivatives need single precision."
+    )
 
     @property
     def shared_trunk(self) -> bool:
