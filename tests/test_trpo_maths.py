@@ -109,6 +109,16 @@ def test_conjugate_gradient_in_float32_and_with_nothing_to_solve():
     assert conjugate_gradient(lambda v: matrix @ v, torch.zeros(12), 10).tolist() == [0.0] * 12
 
 
+def test_conjugate_gradient_stops_where_there_is_no_curvature():
+    assert conjugate_gradient(torch.zeros_like, torch.ones(3), 10).tolist() == [0.0] * 3
+    # It sees the first entry alone: after that is solved, what is left of the target lies where A is 0.
+    matrix = torch.diag(torch.tensor([4.0, 0.0]))
+    solution = conjugate_gradient(lambda v: matrix @ v, torch.tensor([8.0, 0.0]), 10)
+    assert solution.tolist() == [2.0, 0.0]
+    assert conjugate_gradient(lambda v: matrix @ v, torch.tensor([8.0, 1.0]), 10).isfinite().all()
+    assert conjugate_gradient(torch.neg, torch.ones(2), 10).tolist() == [0.0, 0.0]
+
+
 def test_the_step_is_as_long_as_the_quadratic_model_allows():
     matrix = torch.diag(torch.tensor([2.0, 8.0]))
     direction = torch.tensor([3.0, 1.0])

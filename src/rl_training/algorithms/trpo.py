@@ -49,7 +49,7 @@ def conjugate_gradient(
         α = rᵀr / pᵀAp;  x ← x + α p;  r ← r - α A p;  p ← r + (r'ᵀr' / rᵀr) p
 
     The dot products are summed in float64: in float32 the directions soon are not conjugate any more. Ends
-    early when rᵀr < `tolerance` · bᵀb.
+    early when rᵀr < `tolerance` · bᵀb, or where pᵀAp is not above 0: rounding, or a p that A does not see.
     """
     x, residual = torch.zeros_like(target), target.clone()
     direction = target.clone()
@@ -58,7 +58,10 @@ def conjugate_gradient(
         if square <= tolerance * first:
             break
         ahead = product(direction)
-        length = square / _dot(direction, ahead)
+        curvature = _dot(direction, ahead)
+        if not curvature > 0:
+            break
+        length = square / curvature
         x.add_(direction, alpha=length)
         residual.sub_(ahead, alpha=length)
         square, before = _dot(residual, residual), square
