@@ -39,6 +39,9 @@ class Replay(Stateful):
     `stack` is how many of an observation's leading frames slide: 1 for observations that are kept whole.
     """
 
+    # The columns that mean something only where an action was taken.
+    acted: tuple[str, ...] = ("action", "reward")
+
     def __init__(
         self,
         capacity: int,
@@ -250,7 +253,7 @@ class Replay(Stateful):
         place = np.arange(begin, end) % self.capacity
         rows = {name: column[place] for name, column in self._columns()}
         idle = rows["happened"] == 0
-        for name in {"action", "reward"} & rows.keys():
+        for name in rows.keys() & set(self.acted):
             rows[name][idle] = 0
         return rows
 

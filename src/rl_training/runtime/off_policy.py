@@ -53,6 +53,7 @@ class OffPolicyTrainer(Trainer):
     """Environments and a replay of what happened in them; what is learned from it is the algorithm's own `iterate`."""
 
     config: Any
+    replay: Any
 
     def __init__(self, config: Any, **replay: Any) -> None:
         environments = make_environments(config, config.num_envs, config.seed, "train")
@@ -60,32 +61,45 @@ class OffPolicyTrainer(Trainer):
         self.environments = environments
         # Of Atari's stacked frames each is kept once.
         stack = len(environments.obs[0]) if is_atari(config.env_id) else 1
-        self.replay = Replay(config.buffer_size, environments.obs, stack=stack, **replay)
+        self.replay = self.make_replay(environments.obs, stack=stack, **replay)
         self.steps = 0  # taken so far
         self.updates_owed = 0.0
+
+    def make_replay(self, obs: Any, **settings: Any) -> Replay:
+        return Replay(self.config.buffer_size, obs, **settings)
 
     def keep_segments_in(self, store: SegmentStore) -> None:
         self.replay.store = store
 
     def gather(self, knobs: Knobs) -> Metrics:
-        """Take the iteration's steps, at random until `learning_starts`, and remember them."""
+        """Take the iteration's steps and remember them."""
         config, environments = self.config, self.environments
         led_to: list[Batch] = []
         for t in range(config.train_frequency):
-            taken = t * config.num_envs
-            if self.steps < config.learning_starts:
-                action = random_actions(self.action_space, config.num_envs)
-            else:
-                action = self.explore(environments.obs, knobs.after(taken))
-            step = environments.step(action)
+            acted = self.choose(environments.obs, knobs, t * config.num_envs)
+            step = environments.step(acted["action"])
             led_to.append({"obs": step.next_obs, "reward": step.reward})
             self.replay.add(
-                action, step.reward, step.terminated, step.truncated, step.next_obs, environments.obs
+                reward=step.reward,
+                terminated=step.terminated,
+                truncated=step.truncated,
+                next_obs=step.next_obs,
+                obs=environments.obs,
+                **acted,
             )
             self.agent.observe(step.next_obs)
             self.steps += config.num_envs
         check_finite(tree_map(lambda *rows: np.array(rows), *led_to), config.num_envs)
         return Metrics(config.steps_per_iteration, environments.take_finished())
+
+    def choose(self, obs: Any, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
+        """The `action` to take `taken` steps into the iteration, and what else the replay keeps beside it.
+
+        At random until `learning_starts`.
+        """
+        if self.steps < self.config.learning_starts:
+            return {"action": random_actions(self.action_space, self.config.num_envs)}
+        return {"action": self.explore(obs, knobs.after(taken))}
 
     def explore(self, obs: Any, now: Now) -> np.ndarray:
         """The actions to take in training."""

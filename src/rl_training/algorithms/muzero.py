@@ -1,0 +1,90 @@
+"""MuZero (Schrittwieser et al. 2020, Nature 588; arXiv 1911.08265): planning with a model that is learned.
+
+Values and rewards are compressed by an invertible transform (Pohlen et al. 2018, arXiv 1805.11593) and learned as
+distributions over the whole numbers -S … S.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+EPSILON = 0.001  # of the transform: what keeps its inverse Lipschitz
+
+
+def compress(x: Tensor) -> Tensor:
+    """h(x) = sign(x) (√(|x| + 1) - 1) + ε x."""
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + EPSILON * x
+
+
+def expand(y: Tensor) -> Tensor:
+    """h⁻¹(y) = sign(y) (q² - 1) with q = (√(1 + 4 ε c) - 1) / 2ε and c = |y| + 1 + ε.
+
+    q is computed as 2 c / (√(1 + 4 ε c) + 1): the difference of two numbers near 1 would lose four digits.
+    """
+    c = y.abs() + (1 + EPSILON)
+    q = 2 * c / ((1 + 4 * EPSILON * c).sqrt() + 1)
+    return y.sign() * (q * q - 1)
+
+
+def decode(logits: Tensor, atoms: Tensor) -> Tensor:
+    """h⁻¹(Σᵢ pᵢ i): the scalars [...] that logits [..., 2S + 1] over the atoms -S … S stand for."""
+    return expand(logits.softmax(-1) @ atoms)
+
+
+def two_hot_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy [...] of logits [..., 2S + 1] with a scalar target [...] split between its two nearest atoms.
+
+    y = clip(h(target), -S, S),  w = y - ⌊y⌋
+    loss = -(1 - w) log p(⌊y⌋) - w log p(⌊y⌋ + 1)
+    """
+    size = (logits.shape[-1] - 1) // 2
+    position = compress(target).clamp_(-size, size) + size
+    low = position.floor().clamp_(
+        max=2 * size - 1
+    )  # the topmost atom is the upper neighbour of the one below
+    upper = position - low
+    index = low.long().unsqueeze(-1)
+    logit_low, logit_high = logits.gather(-1, index).squeeze(-1), logits.gather(-1, index + 1).squeeze(-1)
+    return logits.logsumexp(-1) - torch.lerp(logit_low, logit_high, upper)
+
+
+def policy_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """-Σₐ π(a) log p(a): the cross-entropy [...] of the policy [..., A] with the shares of the root's visits."""
+    return -(target * F.log_softmax(logits, -1)).sum(-1)
+
+
+def scale_gradient(x: Tensor, scale: float) -> Tensor:
+    """x itself, whose gradient is `scale` times as large."""
+    return torch.lerp(x.detach(), x, scale)
+
+
+def scale_latent(latent: Tensor) -> Tensor:
+    """(s - min s) / (max s - min s) for each row [N, ...]: to [0, 1], the range of the actions beside it."""
+    rows = latent.flatten(1)
+    low, high = rows.aminmax(dim=1, keepdim=True)
+    return ((rows - low) / (high - low + 1e-5)).view_as(latent)
+
+
+def step_weights(unroll_steps: int) -> Tensor:
+    """[K + 1, 1]: 1 for the root and 1/K for each unrolled step, so that both kinds weigh the same."""
+    weights = torch.full((unroll_steps + 1, 1), 1 / unroll_steps)
+    weights[0] = 1.0
+    return weights
+
+
+def unrolled_loss(losses: Tensor, known: Tensor, weight: Tensor) -> Tensor:
+    """E_b[w_b Σₖ scaleₖ · knownₖ · lossₖ] of losses [K + 1, B], where `known` [K + 1, B] says which there are."""
+    scales = step_weights(len(losses) - 1).to(losses.device)
+    return (losses * known * scales * weight).sum() / len(weight)
+
+
+def visit_policy(visit_counts: Tensor, temperature: float) -> Tensor:
+    """p(a) ∝ N(a)^(1/T), [B, A]; T = 0 leaves only the most visited action, the first of equals."""
+    if temperature == 0:
+        return F.one_hot(visit_counts.argmax(-1), visit_counts.shape[-1]).float()
+    counts = visit_counts.double()
+    # The largest is taken out first: 800 visits at T = 0.01 would be 10²⁹⁰.
+    shares = (counts / counts.amax(-1, keepdim=True)) ** (1 / temperature)
+    return (shares / shares.sum(-1, keepdim=True)).float()

@@ -1,0 +1,145 @@
+"""Replay for planners: what happened, what the search made of it, and where each position's episode went on.
+
+The ring, its files and its priorities are those of data/replay.py; open episodes lie in it like all others. A position
+can be drawn as soon as all is there that it is learned from: K unrolled steps and the n rewards after each, or the
+episode's end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from rl_training.data.batch import Batch
+from rl_training.data.replay import TERMINATED, TRUNCATED, Replay
+from rl_training.trees import tree_map
+
+
+class EpisodeReplay(Replay):
+    """Positions with the K = `unroll_steps` steps that follow them, drawn by priority.
+
+    `td_steps` is n, after how many rewards a value target bootstraps.
+    """
+
+    acted = (*Replay.acted, "policy")
+
+    def __init__(
+        self, capacity: int, obs: Any, *, num_actions: int, unroll_steps: int, td_steps: int, stack: int = 1
+    ) -> None:
+        super().__init__(capacity, obs, n_step=unroll_steps + td_steps, stack=stack, prioritized=True)
+        self.unroll_steps, self.td_steps = unroll_steps, td_steps
+        self.policy = np.zeros((capacity, num_actions), np.float32)
+
+    def add(self, action: np.ndarray, *step: Any, policy: np.ndarray, **more: Any) -> None:  # type: ignore[override]
+        """One step of every lane, as `Replay.add` has it, with the policy [B, A] that the search found."""
+        self.policy[self.open % self.capacity] = policy
+        super().add(action, *step, **more)
+
+    def seen_at(self, places: np.ndarray) -> Any:
+        """The observations [N, ...] at places of the ring, as arrays."""
+        if self.stack > 1:
+            places = _windows(places, self.behind, self.stack)
+        return tree_map(lambda column: column.take(places, 0, mode="clip"), self.observations)
+
+    def _columns(self) -> list[tuple[str, np.ndarray]]:
+        return [*super()._columns(), ("policy", self.policy)]
+
+    def _gather(self, counter: np.ndarray, gamma: float) -> Batch:
+        """Positions and what followed, time-major; what lies beyond an episode's end is absorbing.
+
+        `action`, `reward` [K, B]     taken, or random beyond the end, and earned by it, or 0
+        `policy` [K + 1, B, A]        of the search, zeros where there was none
+        `returns`, `discount`         [K + 1, B]: the value target is returns + discount · V(bootstrap)
+
+            Rₜ = Σ_{i<m} γⁱ rₜ₊ᵢ      discount = γᵐ, or 0 where the episode terminated
+
+        `acted` [K + 1, B]            whether an action was taken there: only then there is a policy
+        `known` [K + 1, B]            whether the value is: not from where a time limit cut the episode
+        `places`, `bootstrap`         [K + 1, B] places of the observations, as arrays for `seen_at`
+
+        A negative γ changes sides with every step, for games of two.
+        """
+        batch = self._trace(self.ready[counter % self.capacity], gamma)
+        assert self.action is not None
+        before = batch["places"][:-1]
+        action = self.action.take(before, mode="clip")
+        random = np.random.randint(self.policy.shape[1], size=before.shape)
+        batch["action"] = np.where(batch["acted"][:-1] > 0, action, random)
+        batch["policy"] = self.policy.take(batch["places"], 0, mode="clip") * batch["acted"][..., None]
+        arrays = {name: batch.pop(name) for name in ("places", "bootstrap")}
+        return tree_map(torch.from_numpy, batch) | arrays
+
+    def _trace(self, slots: np.ndarray, gamma: float) -> dict[str, np.ndarray]:
+        steps, size = self.unroll_steps, len(slots)
+        batch: dict[str, np.ndarray] = {
+            "places": np.empty((steps + 1, size), np.int64),
+            "bootstrap": np.empty((steps + 1, size), np.int64),
+            "reward": np.empty((steps, size), np.float32),
+            "returns": np.empty((steps + 1, size), np.float32),
+            "discount": np.empty((steps + 1, size), np.float32),
+            "acted": np.empty((steps + 1, size), np.float32),
+            "known": np.empty((steps + 1, size), np.float32),
+        }
+        _unroll(slots, self.ahead, self.reward, self.happened, gamma, self.td_steps, *batch.values())
+        return batch
+
+
+@numba.njit(cache=True)
+def _unroll(  # type: ignore[no-untyped-def]
+    slots,
+    ahead,
+    reward,
+    happened,
+    gamma,
+    td_steps,
+    places,
+    bootstrap,
+    rewards,
+    returns,
+    discounts,
+    acted,
+    known,
+):
+    """Follow episodes from their slots for K + n steps, and sum up the n rewards after each of the first K + 1."""
+    size, unroll_steps = len(happened), len(rewards)
+    path = np.empty(unroll_steps + td_steps + 1, np.int64)
+    earned = np.empty(unroll_steps + td_steps)
+    for i in range(len(slots)):
+        path[0] = slots[i] % size
+        length, what = 0, 0
+        while length < unroll_steps + td_steps and not what & (TERMINATED | TRUNCATED):
+            at = path[length]
+            earned[length], what = reward[at], happened[at]
+            length += 1
+            path[length] = (at + ahead[at]) % size
+        terminated = what & TERMINATED != 0
+        for k in range(unroll_steps + 1):
+            end = min(k + td_steps, length)
+            total, factor = 0.0, 1.0
+            for j in range(k, end):
+                total += factor * earned[j]
+                factor *= gamma
+            over = k >= length
+            places[k, i] = path[min(k, length)]
+            bootstrap[k, i] = path[end]
+            returns[k, i] = total
+            discounts[k, i] = 0.0 if over or (terminated and end == length) else factor
+            acted[k, i] = not over
+            known[k, i] = terminated or not over
+            if k > 0:
+                rewards[k - 1, i] = earned[k - 1] if k <= length else 0.0
+
+
+@numba.njit(cache=True)
+def _windows(places, behind, stack):  # type: ignore[no-untyped-def]
+    """The places [N, stack] of the frames that end at each place, oldest first."""
+    windows = np.empty((len(places), stack), np.int64)
+    for i in range(len(places)):
+        at = places[i]
+        for k in range(stack - 1, -1, -1):
+            windows[i, k] = at
+            at = (at - behind[at]) % len(behind)
+    return windows

@@ -1,0 +1,208 @@
+"""MuZero: its config, its iteration, and `train_muzero`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_training.algorithms.muzero import decode, policy_loss, scale_gradient, two_hot_loss, unrolled_loss
+from rl_training.config import field, schedulable
+from rl_training.data.batch import Batch
+from rl_training.data.episodes import EpisodeReplay
+from rl_training.networks.muzero import Predictions
+from rl_training.runtime.controls import Controls, Knobs, Now
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
+from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.search_policy import QUIET, SearchPolicy
+from rl_training.runtime.workflows import Result, train
+
+PLANNING = ("num_simulations", "temperature", "root_exploration_fraction", "gamma")
+
+
+@schedulable
+class MuZeroConfig(OffPolicyConfig):
+    """MuZero, for discrete actions: tree search with a model that is learned."""
+
+    obeys_action_masks: ClassVar[bool] = True
+
+    algo: Literal["muzero"] = field("muzero", "The algorithm.")
+    learning_rate: float = field(1e-3, "Adam's step size.")
+    gamma: float = field(0.997, "Discount per step.")
+    num_simulations: int = field(50, "Simulations per search.")
+    temperature: float = field(1.0, "Actions are drawn in proportion to visits^(1/T); 0: the most visited.")
+    root_exploration_fraction: float = field(0.25, "Share of Dirichlet noise in the root's prior.")
+    dirichlet_alpha: float = field(0.3, "Parameter of that noise: below 1 it favours few actions.", gt=0)
+    two_players: bool = field(False, "Whether two sides alternate; a reward then counts for who moved.")
+    unroll_steps: int = field(5, "Steps over which the model is unrolled in training.", ge=1, le=100)
+    td_steps: int = field(5, "Rewards summed before a value target bootstraps.", ge=1, le=1000)
+    reanalyse_ratio: float = field(0.0, "Share of positions searched anew when they are learned from.")
+    vf_coef: float = field(0.25, "Weight of the value loss.")
+    priority_exponent: float = field(1.0, "How strongly errors shape what is drawn: 0 is uniform.")
+    importance_exponent: float = field(1.0, "How strongly that is corrected in the loss: 1 is fully.")
+    max_grad_norm: float | None = field(10.0, "Norm to which gradients are scaled down; none: no limit.")
+    target_update_interval: int = field(100, "Updates between two copies of the network to its target.", ge=1)
+    buffer_size: int = field(100_000, "Observations the replay holds, in all.", ge=1, le=10**9)
+    batch_size: int = field(128, "Positions per update.", ge=1)
+    learning_starts: int = field(1_000, "Steps before the first update.", ge=1)
+    replay_ratio: float = field(0.25, "Updates per environment step, on average.")
+    latent_size: int = field(64, "Units of a state; where observations are frames, channels.", ge=2)
+    support_size: int = field(300, "Compressed values and rewards are learned on -S … S.", ge=1)
+    residual_blocks: int = field(1, "Residual blocks per resolution, where observations are frames.", ge=1)
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("relu", "What follows a hidden layer.")
+
+
+class MuZeroTrainer(OffPolicyTrainer):
+    """Planning with a learned model (Schrittwieser et al. 2020), with reanalysis (Schrittwieser et al. 2021)."""
+
+    config_class: ClassVar[type[MuZeroConfig]] = MuZeroConfig
+    policy_class: ClassVar[type[SearchPolicy]] = SearchPolicy
+    config: MuZeroConfig
+    action_spaces = (spaces.Discrete,)
+    agent: SearchPolicy
+    transient = ("target_weights",)
+
+    def __init__(self, config: MuZeroConfig) -> None:
+        super().__init__(config)
+        self.target = copy.deepcopy(self.agent.network).requires_grad_(False)
+        self.optimizer = Adam([self.agent.network])
+        self.target_weights, _ = flatten_parameters(list(self.target.parameters()))
+        self.updates = 0
+
+    @classmethod
+    def make_agent(
+        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> SearchPolicy:
+        assert isinstance(action_space, spaces.Discrete)
+        return cls.policy_class(observation_space, action_space, **cls.agent_settings(config))
+
+    @classmethod
+    def agent_settings(cls, config: Any) -> dict[str, Any]:
+        names = ("normalize_observations", "device", "two_players", "dirichlet_alpha")
+        network = (
+            "latent_size",
+            "hidden_sizes",
+            "activation",
+            "image_encoder",
+            "support_size",
+            "residual_blocks",
+        )
+        settings = {name: getattr(config, name) for name in (*names, *network)}
+        return settings | {"settings": planning(Controls.of(config).at(0).after(0))}
+
+    def make_replay(self, obs: Any, **settings: Any) -> EpisodeReplay:
+        config = self.config
+        assert isinstance(self.action_space, spaces.Discrete)
+        return EpisodeReplay(
+            config.buffer_size,
+            obs,
+            num_actions=int(self.action_space.n),
+            unroll_steps=config.unroll_steps,
+            td_steps=config.td_steps,
+            **settings,
+        )
+
+    def choose(self, obs: Any, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
+        """Plan with the knobs as they stand at this step; evaluation will search as long."""
+        self.agent.settings = planning(knobs.after(taken))
+        plan = self.agent.plan(obs, **self.agent.settings)
+        return {"action": plan.action, "policy": plan.policy}
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        # Act by search, and store what happened and the policies that the searches found.
+        metrics = self.gather(knobs)
+        now = knobs.after(metrics.steps)
+        for _ in range(self.updates_due(now.replay_ratio) if len(self.replay) else 0):
+            metrics.add(self.update(now))
+        return metrics
+
+    def update(self, now: Now) -> dict[str, Any]:
+        """One gradient step on one batch, and a copy to the target network when it is due."""
+        # Draw positions and the K steps after them, with probabilities in proportion to pᵢ^α.
+        batch = self.draw(now)
+        # zₜ = rₜ + γ rₜ₊₁ + … + γⁿ vₜ₊ₙ, with v of the target network, or of a new search with it.
+        target = self.value_target(batch, now)
+        # Unroll the model from the first observation with the actions that were taken.
+        found = self.unroll(batch)
+        # l = lᵖ + c lᵛ + lʳ, of the root in full and of the K steps after it 1/K each.
+        parts = self.losses(found, target, batch)
+        loss = parts["policy_loss"] + now.vf_coef * parts["value_loss"] + parts["reward_loss"]
+        step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm)
+        # pᵢ = |v - z| of the root.
+        value = decode(found.value[: self.config.batch_size].detach(), self.agent.network.atoms)
+        error = (value - target[0]).cpu().numpy()
+        self.replay.set_priorities(batch["index"], error, now.priority_exponent)
+        self.updates += 1
+        if self.updates % self.config.target_update_interval == 0:
+            self.target_weights.copy_(self.optimizer.parameters)
+        means = {name: part.item() for name, part in parts.items()}
+        return step | means | {"loss": loss.item(), "value": value.mean().item()}
+
+    def draw(self, now: Now) -> Batch:
+        gamma = now.gamma * self.agent.discount_sign
+        batch = self.replay.sample_by_priority(self.config.batch_size, gamma, now.importance_exponent)
+        device = self.agent.device
+        return {name: part.to(device) if isinstance(part, Tensor) else part for name, part in batch.items()}
+
+    def value_target(self, batch: Batch, now: Now) -> Tensor:
+        """z [K + 1, B], after `batch["policy"]` is renewed where positions are searched anew."""
+        value = torch.zeros_like(batch["returns"])
+        bootstraps = batch["discount"] != 0
+        anew = torch.rand(self.config.batch_size) < now.reanalyse_ratio
+        found = bootstraps & ~anew
+        if found.any():
+            inputs = self.agent.inputs(self.replay.seen_at(batch["bootstrap"][found.numpy()]))
+            with torch.inference_mode():
+                value[found] = self.target.initial(inputs)[1]
+        if anew.any():
+            # Both kinds of positions in one search: those whose policy is learned, and those bootstrapped from.
+            acted, found = (batch["acted"] > 0) & anew, bootstraps & anew
+            places = batch["places"][acted.numpy()], batch["bootstrap"][found.numpy()]
+            obs = self.replay.seen_at(np.concatenate(places))
+            plan = self.agent.plan(obs, **planning(now) | QUIET, network=self.target)
+            batch["policy"][acted] = torch.from_numpy(plan.policy[: len(places[0])])
+            value[found] = torch.from_numpy(plan.value[len(places[0]) :])
+        return batch["returns"] + batch["discount"] * value
+
+    def unroll(self, batch: Batch) -> Predictions:
+        """What the heads say of all states, [(K + 1) · B, ...]: the dynamics step by step, the heads all at once."""
+        network = self.agent.network
+        latent = network.represent(self.agent.inputs(self.replay.seen_at(batch["places"][0])))
+        latents = [latent]
+        for action in batch["action"]:
+            # Halved at each step: what comes from later ones does not pile up.
+            latent = network.transition(scale_gradient(latent, 0.5), action)
+            latents.append(latent)
+        return network.predict(torch.cat(latents))
+
+    def losses(self, found: Predictions, target: Tensor, batch: Batch) -> dict[str, Tensor]:
+        shape = target.shape
+        policy = self.policy_loss(found.policy, batch["policy"].flatten(0, 1)).view(shape)
+        value = two_hot_loss(found.value, target.flatten()).view(shape)
+        reward = torch.zeros_like(value)  # no action led to the root
+        reward[1:] = two_hot_loss(found.reward[shape[1] :], batch["reward"].flatten()).view(-1, shape[1])
+        weight = batch["weight"]
+        return {
+            "policy_loss": unrolled_loss(policy, batch["acted"], weight),
+            "value_loss": unrolled_loss(value, batch["known"], weight),
+            # A reward is known where the state before it is.
+            "reward_loss": unrolled_loss(reward, batch["known"].roll(1, 0), weight),
+        }
+
+    def policy_loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        return policy_loss(logits, target)
+
+
+def planning(now: Now) -> dict[str, Any]:
+    """What a search must know of the knobs."""
+    return {name: getattr(now, name) for name in PLANNING}
+
+
+def train_muzero(config: MuZeroConfig, **options: Any) -> Result:
+    """Train MuZero from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)
