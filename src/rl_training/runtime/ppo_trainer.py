@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms.ppo import normalize_advantage, ppo_loss
@@ -13,17 +12,16 @@ from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch, minibatches
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import OnPolicyConfig, OnPolicyTrainer
+from rl_training.runtime.on_policy import MinibatchConfig, OnPolicyTrainer
 from rl_training.runtime.optim import Adam, Optimizer
 from rl_training.runtime.workflows import Result, train
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
 
 
-class SurrogateConfig(OnPolicyConfig):
+class SurrogateConfig(MinibatchConfig):
     """The fields of PPO with any kind of network."""
 
-    num_minibatches: int = field(4, "Parts into which each epoch cuts the rollout.", ge=1)
     update_epochs: int = field(4, "Passes over each rollout.")
     clip_coef: float = field(0.2, "How far the probability ratio may leave 1 before its gradient stops.")
     value_clip_coef: float | None = field(
@@ -36,14 +34,6 @@ class SurrogateConfig(OnPolicyConfig):
         True, "Whether each minibatch's advantages get mean 0 and deviation 1."
     )
     shared_trunk: bool = field(False, "Whether actor and critic share their encoder.")
-
-    @model_validator(mode="after")
-    def _every_minibatch_has_a_row(self) -> SurrogateConfig:
-        if self.num_minibatches > self.steps_per_iteration:
-            raise ValueError(
-                f"num_minibatches must be at most num_envs * num_steps = {self.steps_per_iteration}"
-            )
-        return self
 
 
 @schedulable
