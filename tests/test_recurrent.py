@@ -20,7 +20,6 @@ def test_sequences_by_hand():
     sequences = cut_sequences(ended)
     # Lane 0: rows 0, 2 | 4, 6; lane 1: rows 1, 3, 5, 7.
     assert sequences.rows.T.tolist() == [[0, 2, 0, 0], [4, 6, 0, 0], [1, 3, 5, 7]]
-    assert sequences.mask.T.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
     assert sequences.lanes.tolist() == [0, 0, 1]
     assert sequences.fresh.tolist() == [False, True, False]
     assert sequences.rows.flatten()[sequences.places].tolist() == list(range(8))
@@ -39,6 +38,28 @@ def test_minibatches_hold_whole_lanes_and_every_row_once_an_epoch():
         in_order = part["x"][part["sequences"].rows]  # [L, S]: each column is one lane's steps
         assert torch.equal(in_order % lanes, in_order[:1].expand_as(in_order) % lanes)
         assert torch.equal(in_order[0] % lanes, part["carry"][0][part["sequences"].lanes, 0].long())
+
+
+@pytest.mark.parametrize(("shared_trunk", "memories"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_minibatch_goes_through_each_memory_in_one_call(cell, shared_trunk, memories):
+    """Not step by step, and not once for each sequence, whether an episode ends inside or not."""
+    trainer = make_trainer("CartPole-v1", cell=cell, shared_trunk=shared_trunk)
+    carry = trainer.collector.carry
+    rollout, _ = trainer.collect()
+    trainer.add_advantages(rollout, Controls.of(trainer.config).at(0).after(0))
+    calls = []
+    for module in trainer.agent.network.modules():
+        if isinstance(module, torch.nn.LSTM | torch.nn.GRU):
+            module.register_forward_hook(lambda _, inputs, __: calls.append(inputs[0].shape[:2]))
+    unbroken = torch.zeros(20, 3, dtype=torch.bool)
+    cut = unbroken.clone()
+    cut[11, 1] = True
+    for ended, shape in ((unbroken, (20, 3)), (cut, (20, 4))):
+        calls.clear()
+        (part,) = sequence_minibatches(trainer.time_batch(rollout), ended, carry, 1, 1)
+        trainer.evaluate(part)
+        assert calls == [shape] * memories
 
 
 def make_trainer(env_id="probe/Counting-v0", **changes):

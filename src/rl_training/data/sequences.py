@@ -26,11 +26,10 @@ def cut_sequences(ended: np.ndarray) -> Sequences:
     step = np.arange(lanes * steps) - first[sequence]
     row = np.arange(lanes * steps).reshape(steps, lanes).T.reshape(-1)
     rows = np.zeros((step.max() + 1, len(first)), np.int64)
-    mask = np.zeros(rows.shape, np.bool_)
-    rows[step, sequence], mask[step, sequence] = row, True
+    rows[step, sequence] = row
     places = np.empty(lanes * steps, np.int64)
     places[row] = step * len(first) + sequence
-    return Sequences(*map(torch.from_numpy, (rows, mask, places, first // steps, first % steps > 0)))
+    return Sequences(*map(torch.from_numpy, (rows, places, first // steps, first % steps > 0)))
 
 
 def sequence_minibatches(

@@ -22,7 +22,6 @@ class Sequences(NamedTuple):
     """How N rows of a batch lie in S sequences of at most L steps, each without an episode's end inside."""
 
     rows: Tensor  # [L, S] the row at each step of each sequence, 0 where the sequence is over
-    mask: Tensor  # [L, S] where there is a row
     places: Tensor  # [N] the place of each row in [L · S]
     lanes: Tensor  # [S] the lane whose carry a sequence begins with
     fresh: Tensor  # [S] whether it begins with an episode, and so with a state of zeros
