@@ -47,7 +47,7 @@ class Comparison:
 
     `config` is ours without `seed` and `total_timesteps`. Logging and checkpoints are those of any run; the time
     of evaluations is taken off, since peers evaluate nothing. `variants` are runs of ours with some fields
-    changed, shown beside the first.
+    changed, shown beside the first; the first round has them, the others do not.
     """
 
     name: str
@@ -75,6 +75,8 @@ class Comparison:
         self._ours({}, self.warm_up, 1, episodes=0)  # what it compiles is kept on disk for the next ones
         for number in range(1, rounds + 1):
             for name, done in ours.items():
+                if name in self.variants and number > 1:
+                    continue
                 done.append(self._ours(self.variants.get(name, {}), steps, number, self.episodes))
             if not isinstance(theirs, PeerMissing):
                 theirs.append(self._theirs(python, steps, number, self.episodes))
@@ -136,7 +138,7 @@ def compare(
     for name, runs in ours.items():
         prefix = "" if name == "ours" else f"{name}: "
         for text, read in FIGURES.items():
-            times = Spread(ratios(read(runs), read(others))) if others else "–"
+            times = Spread(ratios(read(runs), read(others)[: len(runs)])) if others else "–"
             lines.append(
                 [prefix + text, Spread(read(runs)), Spread(read(others)) if others else "missing", times]
             )

@@ -10,6 +10,7 @@ from benchmarks.environments import Case, Throughput
 from benchmarks.replay import ReplayCosts
 from benchmarks.report import Report
 from benchmarks.scaling import Scaling
+from benchmarks.siblings import Siblings
 
 
 class Row(Protocol):
@@ -77,7 +78,7 @@ ALL: list[Row] = [
         name="ppo-atari",
         title="PPO on Pong: 8 games × 128 steps, 4 minibatches, 4 epochs, Nature CNN, the same preprocessing (84 × 84 "
         "grey, 4 frames, skip 4, up to 30 no-ops, clipped rewards, no sticky actions). Too short to learn: no score.",
-        steps=10_240,
+        steps=6_144,
         required=1.5,
         rounds=3,
         episodes=0,
@@ -329,6 +330,24 @@ ALL: list[Row] = [
             Case("CartPole-v1", 64, 200_000),
             Case("ALE/Pong-v5", 8, 4_000, required=1.5),
         ],
+    ),
+    Siblings(
+        name="gail-cartpole",
+        title="GAIL against our own PPO on CartPole-v1, with the settings of `ppo-cartpole`; 4 updates of the "
+        "discriminator per rollout, with 128 pairs of each side, 64-64 tanh units and a gradient penalty. The section "
+        "`discriminator` is those updates and the rewards.",
+        steps=100_000,
+        at_least=0.75,
+        base=PPO_CARTPOLE,
+        config=PPO_CARTPOLE
+        | dict(
+            algo="gail",
+            demonstrations="gail/cartpole_expert.npz",
+            discriminator_updates=4,
+            discriminator_batch_size=128,
+            discriminator_hidden_sizes=[64, 64],
+            gradient_penalty_coef=1.0,
+        ),
     ),
     Scaling(
         name="scaling",
