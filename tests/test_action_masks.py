@@ -13,7 +13,7 @@ from rl_training import evaluate_checkpoint, load_config, load_policy, train
 from rl_training.algorithms.distributions import Categorical
 from rl_training.algorithms.masking import mask_logits
 from rl_training.envs.making import make_environments
-from rl_training.envs.masking import check_mask_space
+from rl_training.envs.masking import MaskInObservation, check_mask_space
 from rl_training.errors import ConfigError, RunError
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer
 from rl_training.state.seeding import seed_everything
@@ -127,6 +127,35 @@ def test_environments_in_processes_of_their_own_give_masks_too():
     step = environments.step(environments.obs["action_mask"].argmax(-1))
     assert set(step.next_obs) == {"observation", "action_mask"}
     environments.close()
+
+
+class Forgetful(gym.Wrapper):
+    """Masked without the mask in some of its infos."""
+
+    def __init__(self, env, when):
+        super().__init__(env)
+        self.when = when
+
+    def step(self, action):
+        *stepped, info = self.env.step(action)
+        over = stepped[2] or stepped[3]
+        return (*stepped, {} if over == (self.when == "at the end") else info)
+
+
+def test_a_mask_may_be_missing_where_an_episode_ended_and_nowhere_else():
+    env = MaskInObservation(Forgetful(gym.make("probe/Masked-v0"), "at the end"))
+    obs, _ = env.reset(seed=0)
+    for _ in range(3):
+        assert obs["action_mask"].tolist() != [1] * 5
+        obs, _, terminated, truncated, _ = env.step(obs["action_mask"].argmax())
+    assert (terminated or truncated) and obs["action_mask"].tolist() == [1] * 5
+    assert obs["action_mask"].dtype == np.int8
+
+    env = MaskInObservation(Forgetful(gym.make("probe/Masked-v0"), "before the end"))
+    obs, _ = env.reset(seed=0)
+    with pytest.raises(RunError, match="none in a later info") as caught:
+        env.step(obs["action_mask"].argmax())
+    assert "\n" not in str(caught.value)
 
 
 def test_a_mask_that_allows_nothing_is_refused(tmp_path):

@@ -39,19 +39,22 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         super().__init__(env)
         inner = env.observation_space
         parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {OBSERVATION: inner}
-        mask = spaces.MultiBinary(sum(num_choices(env.action_space)))
-        self.observation_space = spaces.Dict(parts | {MASK: mask})
+        self.num_choices = sum(num_choices(env.action_space))
+        self.observation_space = spaces.Dict(parts | {MASK: spaces.MultiBinary(self.num_choices)})
 
     def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         obs, info = self.env.reset(**options)
-        return self._with_mask(obs, info), info
+        return self._with_mask(obs, info, over=False), info
 
     def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._with_mask(obs, info), reward, terminated, truncated, info
+        return self._with_mask(obs, info, terminated or truncated), reward, terminated, truncated, info
 
-    def _with_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
-        mask = info[MASK]
+    def _with_mask(self, obs: Any, info: dict[str, Any], over: bool) -> dict[str, Any]:
+        # After an episode no action is taken, and some environments give no mask then.
+        mask = info.get(MASK, np.ones(self.num_choices, np.int8) if over else None)
+        if mask is None:
+            raise RunError(f"the environment gave an {MASK} at its first reset, and none in a later info")
         parts = mask if isinstance(mask, tuple | list) else [mask]  # one for each choice of a MultiDiscrete
         flat = np.concatenate([np.ravel(part) for part in parts]).astype(np.int8)
         return (obs if isinstance(obs, dict) else {OBSERVATION: obs}) | {MASK: flat}
