@@ -124,10 +124,23 @@ def test_every_switch_trains_and_its_checkpoint_stands_alone(name: str, tmp_path
         "eval/mean_return",
     }
     assert expected <= result.metrics.keys()
-    assert "loss" not in training_lines(result)[0] or training_lines(result)[0]["step"] >= 80
     score = evaluate_checkpoint(result.checkpoint_path, episodes=3, seed=4)
     assert score == evaluate_checkpoint(tmp_path / "run", episodes=3, seed=4)
     assert load_policy(result.checkpoint_path).act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_nothing_is_learned_before_learning_starts(tmp_path: Any) -> None:
+    result = train_dqn(DQNConfig(**TINY | dict(learning_starts=200)), run_dir=tmp_path / "run")
+    learned = {line["step"]: "loss" in line for line in training_lines(result)}
+    assert learned == {80: False, 160: False, 240: True, 320: True, 400: True}
+
+
+def test_a_warm_up_of_epsilon_goes_up_from_zero(tmp_path: Any) -> None:
+    """ε (step + 1) / 160: at step 80 it is 0.4 · 81 / 160 = 0.2025."""
+    config = DQNConfig(**TINY, epsilon=0.4, epsilon_warmup_steps=160)
+    result = train_dqn(config, run_dir=tmp_path / "run")
+    lines = training_lines(result)
+    assert [(line["step"], line["epsilon"]) for line in lines[:3]] == [(80, 0.2025), (160, 0.4), (240, 0.4)]
 
 
 @pytest.mark.parametrize("spelling", ["epsilon", "exploration_epsilon"])

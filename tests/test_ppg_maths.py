@@ -94,6 +94,24 @@ def test_the_policy_phase_leaves_the_auxiliary_head_alone_and_the_critic_the_pol
     assert not torch.equal(trainer.policy_optimizer.parameters, policy)
 
 
+@pytest.mark.parametrize("shared_trunk", [False, True])
+def test_the_critics_steps_leave_the_policy_alone(shared_trunk):
+    """Also where it reads the policy's trunk; each parameter belongs to one of the two."""
+    trainer = make_trainer(shared_trunk=shared_trunk)
+    knobs = Controls.of(trainer.config).at(0).after(0)
+    rollout, metrics = trainer.collect()
+    trainer.add_advantages(rollout, knobs)
+    batch = trainer.flat_batch(rollout)
+    policy = trainer.policy_optimizer.parameters.clone()
+    critic = trainer.critic_optimizer.parameters.clone()
+    for _ in range(3):
+        trainer.improve_critic(trainer.agent.network.value(batch["obs"]), batch, knobs, metrics)
+    assert torch.equal(trainer.policy_optimizer.parameters, policy)
+    assert not torch.equal(trainer.critic_optimizer.parameters, critic)
+    owned = len(policy) + len(critic)
+    assert owned == sum(parameter.numel() for parameter in trainer.agent.network.parameters())
+
+
 def with_kept_rollouts(**changes):
     """A trainer with three rollouts of a policy that is not near uniform, and its knobs."""
     trainer = make_trainer(**changes)

@@ -172,7 +172,8 @@ def test_one_update_of_the_trainer_is_the_equations() -> None:
         q = critics(batch["obs"], batch["action"])
         expected = 0.5 * ((q[0] - y) ** 2).mean() + 0.5 * ((q[1] - y) ** 2).mean()
         mean, log_std = actor(batch["obs"])
-        _, log_prob = squash(mean, log_std, torch.randn_like(mean))
+        noise = torch.randn_like(mean)
+        _, log_prob = squash(mean, log_std, noise)
 
     weights = trainer.critic_optimizer.parameters.clone()
     actor_weights = trainer.actor_optimizer.parameters.clone()
@@ -185,6 +186,21 @@ def test_one_update_of_the_trainer_is_the_equations() -> None:
     assert (trainer.actor_optimizer.parameters - actor_weights).abs().max().item() == pytest.approx(
         1e-2, rel=1e-3
     )
+    # The actor's loss is that of the critics after their own step, and so is its direction.
+    updated = trainer.actor_optimizer.parameters.clone()
+    trainer.actor_optimizer.parameters.copy_(actor_weights)
+    action, log_prob = squash(*actor(batch["obs"]), noise)
+    q = critics(batch["obs"], action)
+    loss = (1.0 * log_prob - torch.min(q[0], q[1])).mean()
+    assert metrics["actor_loss"].item() == pytest.approx(loss.item(), rel=1e-5)
+    slopes = torch.autograd.grad(loss, list(actor.parameters()))
+    slope = torch.cat([part.reshape(-1) for part in slopes])
+    clear = slope.abs() > 1e-5
+    assert clear.float().mean() > 0.5
+    torch.testing.assert_close(
+        (updated - actor_weights)[clear], -1e-2 * slope[clear].sign(), rtol=1e-2, atol=0
+    )
+    trainer.actor_optimizer.parameters.copy_(updated)
     # The entropy of a fresh policy is above the target of -1, so α shrinks.
     assert trainer.temperature is not None
     assert trainer.temperature.log_ent_coef.item() == pytest.approx(-1e-2, rel=1e-3)
