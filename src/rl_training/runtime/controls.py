@@ -90,7 +90,6 @@ CONTROLS: dict[str, Control] = {
         _knob("num_simulations", 50, "Simulations per search.", low=1, integer=True),
         _knob("root_exploration_fraction", 0.25, "Share of noise in the root's prior.", high=1.0),
         _knob("reanalyse_ratio", 0.0, "Share of drawn positions that are searched anew.", high=1.0),
-        _knob("reanalyse_ratio", 0.0, "Share of drawn positions that are searched anew.", high=1.0),
         _knob("epsilon", 0.05, "Share of random actions.", "exploration_epsilon", high=1.0),
         _knob("tau", 0.005, "Share of the online network in each target update.", high=1.0),
         _knob("replay_ratio", 1.0, "Updates per environment step."),
