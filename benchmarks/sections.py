@@ -25,7 +25,18 @@ PLACES = {
 # An evaluation steps environments, acts and may save the best policy, but none of that is training.
 CLOSED = {"rl_training.runtime.engine:Engine._evaluate": "evaluation"}
 RETURNS = "rl_training.algorithms.returns"
-NAMES = ("env", "acting", "storing", "returns", "update", "checkpoint", "logging", "evaluation", "other")
+NAMES = (
+    "env",
+    "acting",
+    "storing",
+    "returns",
+    "update",
+    "discriminator",
+    "checkpoint",
+    "logging",
+    "evaluation",
+    "other",
+)
 
 
 class Sections:
@@ -71,6 +82,9 @@ class Sections:
     def install_trainer(self, trainer_class: Any) -> None:
         """Time what a trainer brings: its iteration, its agent and its returns."""
         self._replace(trainer_class, "iterate", "update")
+        for attribute in ("improve_discriminator", "imitation_reward"):
+            if hasattr(trainer_class, attribute):
+                self._replace(trainer_class, attribute, "discriminator")
         for module in [module for name, module in sys.modules.items() if name.startswith("rl_training.")]:
             for attribute, value in list(vars(module).items()):
                 if getattr(value, "__module__", None) == RETURNS != module.__name__ and callable(value):

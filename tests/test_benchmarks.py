@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from runs import in_child
 
-from benchmarks import checkpoints, environments, peers, sections
+from benchmarks import checkpoints, environments, peers, sections, siblings
 from benchmarks.__main__ import main
 from benchmarks.comparison import Comparison, Peer, compare, no_worse, standard_error
 from benchmarks.peers import PeerMissing
@@ -110,6 +110,16 @@ def test_checkpoints_are_judged_by_their_share_of_the_seconds() -> None:
     long = {"cpu_seconds": 1000.0, "wall_seconds": 1000.0, "calls": 1}
     fast = made_up(1000.0) | {"sections": SECTIONS | {"env": long}}
     assert [v.passed for v in checkpoints.judge(row, {"ppo/cartpole": [fast]}).verdicts] == [True]
+
+
+def test_an_algorithm_is_judged_by_the_speed_it_keeps_of_its_sibling() -> None:
+    row = siblings.Siblings("gail", "Both.", {"algo": "ppo"}, {"algo": "gail"}, steps=1000, at_least=0.75)
+    plain = [made_up(3.0), made_up(3.0), made_up(3.0)]
+    for seconds, passed in ((4.0, True), (4.1, False)):
+        more = [made_up(seconds), made_up(9.0), made_up(3.0)]  # the median of the rounds counts
+        report = siblings.judge(row, {"ppo": plain, "gail": more}, PROFILE)
+        assert [verdict.passed for verdict in report.verdicts] == [passed]
+    assert "gail / ppo" in report.tables[0] and "25.0 %" in report.tables[1]
 
 
 def test_scaling_goes_along_two_lines_and_shortens_large_runs() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
 
 from rl_training.algorithms.gail import (
     REWARDS,
+    discriminator_answers,
     discriminator_loss,
     end_reward,
     gradient_penalty,
@@ -27,10 +27,11 @@ LOG3, LOG4 = math.log(3), math.log(4)
 def test_the_loss_by_hand() -> None:
     """Logits log 3 and -log 3 are D = 3/4 and 1/4."""
     expert, agent = torch.tensor([LOG3, 0.0]), torch.tensor([-LOG3, LOG3, LOG3])
-    loss, parts = discriminator_loss(expert, agent)
+    parts = discriminator_answers(expert, agent)
     # -(log 3/4 + log 1/2) / 2 for the expert; -(log 3/4 + 2 log 1/4) / 3 for the agent, in which 1 - D counts.
     by_hand = (math.log(4 / 3) + math.log(2)) / 2 + (math.log(4 / 3) + 2 * LOG4) / 3
-    assert loss.item() == pytest.approx(by_hand, abs=1e-6)
+    assert discriminator_loss(expert, agent).item() == pytest.approx(by_hand, abs=1e-6)
+    assert parts["discriminator_loss"].item() == pytest.approx(by_hand, abs=1e-6)
     # The expert: one right and one undecided, 3/4; the agent: one of three.
     assert parts["discriminator_accuracy"].item() == pytest.approx((3 / 4 + 1 / 3) / 2)
     unsure = 0.75 * math.log(4 / 3) + 0.25 * LOG4  # the entropy of (3/4, 1/4)
@@ -43,12 +44,12 @@ def test_the_loss_is_the_cross_entropy_of_labels() -> None:
     expert, agent = torch.randn(7), torch.randn(7)
     labels = torch.cat([torch.ones(7), torch.zeros(7)])
     wanted = torch.nn.functional.binary_cross_entropy_with_logits(torch.cat([expert, agent]), labels)
-    assert discriminator_loss(expert, agent)[0].item() == pytest.approx(2 * wanted.item(), rel=1e-5)
+    assert discriminator_loss(expert, agent).item() == pytest.approx(2 * wanted.item(), rel=1e-5)
 
 
 def test_its_gradient_pulls_the_two_sides_apart() -> None:
     expert, agent = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
-    discriminator_loss(expert, agent)[0].backward()
+    discriminator_loss(expert, agent).backward()
     assert expert.grad is not None and agent.grad is not None
     assert expert.grad.tolist() == [-0.25, -0.25]
     assert agent.grad.tolist() == [0.25, 0.25]
@@ -76,26 +77,44 @@ def test_the_logit_is_the_sum_of_the_other_two() -> None:
 
 @pytest.mark.parametrize(("target", "penalty"), [(1.0, (16 + 144) / 2), (0.0, (25 + 169) / 2)])
 def test_the_gradient_penalty_by_hand(target: float, penalty: float) -> None:
-    """f(x, y) = 3x + 4y for the first row and 5x + 12y for the second: slopes of length 5 and 13."""
-    weights = torch.tensor([[3.0, 4.0], [5.0, 12.0]])
-
-    def discriminator(inputs: Tensor) -> Tensor:
-        return (inputs * weights).sum(-1)
-
-    assert gradient_penalty(discriminator, torch.ones(2, 2), target).item() == pytest.approx(penalty)
+    """Slopes (3, 4) and (5, 12) have the lengths 5 and 13."""
+    slope = torch.tensor([[3.0, 4.0], [5.0, 12.0]])
+    assert gradient_penalty(slope, target).item() == pytest.approx(penalty)
 
 
 def test_the_gradient_penalty_teaches_the_weights() -> None:
-    """d/dw (|w| - 1)² = 2 (|w| - 1) w / |w| for f = w·x: 2 · 4 · (3, 4) / 5."""
+    """d/dw (|w| - 1)² = 2 (|w| - 1) w / |w|, the slope of f = w·x being w: 2 · 4 · (3, 4) / 5."""
     weight = torch.tensor([3.0, 4.0], requires_grad=True)
-    gradient_penalty(lambda inputs: inputs @ weight, torch.randn(6, 2), 1.0).backward()
+    gradient_penalty(weight.expand(6, 2), 1.0).backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == pytest.approx([4.8, 6.4])
 
 
+@pytest.mark.parametrize("hidden_sizes", [(), (8,), (8, 5)])
+@pytest.mark.parametrize("spectral_norm", [False, True])
+def test_the_slope_written_out_is_the_gradient(hidden_sizes: tuple[int, ...], spectral_norm: bool) -> None:
+    """And so is its own gradient, through a penalty, in every parameter."""
+    made = network(hidden_sizes=hidden_sizes, spectral_norm=spectral_norm)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    for _ in range(100):  # until the power method stands still, since each pass moves it
+        made(torch.zeros(1, 6))
+    inputs = torch.randn(9, 6, requires_grad=True)
+    (by_torch,) = torch.autograd.grad(made(inputs).sum(), inputs, create_graph=True)
+    by_hand = made.slope(inputs.detach())
+    assert torch.allclose(by_hand.expand_as(by_torch), by_torch, atol=1e-5)
+    weights = [parameter for name, parameter in made.named_parameters() if "weight" in name]
+    one, two = (
+        torch.autograd.grad(gradient_penalty(slope, 1.0), weights, retain_graph=True)
+        for slope in (by_hand, by_torch)
+    )
+    for mine, theirs in zip(one, two, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-4)
+
+
 def test_a_constant_discriminator_has_a_penalty_and_no_nan() -> None:
     made = network()
-    penalty = gradient_penalty(made, torch.randn(5, 6), 1.0)
+    penalty = gradient_penalty(made.slope(torch.randn(5, 6)), 1.0)
     assert penalty.item() == pytest.approx(1.0, abs=1e-5)
     penalty.backward()
     assert all(torch.isfinite(part.grad).all() for part in made.parameters() if part.grad is not None)
@@ -116,7 +135,7 @@ def test_what_follows_an_end_is_a_geometric_series() -> None:
 
 
 def network(**changes: object) -> Discriminator:
-    settings: dict = dict(hidden_sizes=(8,), activation="tanh", image_encoder="nature", spectral_norm=False)
+    settings: dict = dict(hidden_sizes=(8,), image_encoder="nature", spectral_norm=False)
     return Discriminator(
         spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2, start=5), **settings | changes
     )

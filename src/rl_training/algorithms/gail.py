@@ -20,19 +20,21 @@ REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def discriminator_loss(expert: Tensor, agent: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """-E_expert[log D] - E_π[log(1 - D)] for the logits [N] of expert pairs and [M] of the agent's, equation 17
-    with the labels exchanged; and the mean of both sides' shares of right answers and of D's entropy, in nats.
-    """
-    loss = F.softplus(-expert).mean() + F.softplus(agent).mean()
-    with torch.no_grad():
-        # A logit of 0 is no answer: it counts as half right, so that a constant D is right half of the time.
-        right = (1 + expert.sign()).mean() / 2 + (1 - agent.sign()).mean() / 2
-        unsure = _entropy(expert).mean() + _entropy(agent).mean()
-    return loss, {
-        "discriminator_loss": loss.detach(),
+def discriminator_loss(expert: Tensor, agent: Tensor) -> Tensor:
+    """-E_expert[log D] - E_π[log(1 - D)] for the logits [N] of expert pairs and [M] of the agent's: equation 17 with
+    the labels exchanged."""
+    return F.softplus(-expert).mean() + F.softplus(agent).mean()
+
+
+def discriminator_answers(expert: Tensor, agent: Tensor) -> dict[str, Tensor]:
+    """What is worth logging of the logits of both sides, which count alike: the loss, the share of right answers, and
+    the entropy of D, in nats."""
+    # A logit of 0 is no answer and counts as half right, so that a constant D is right half of the time.
+    right = (1 + expert.sign().mean()) / 2 + (1 - agent.sign().mean()) / 2
+    return {
+        "discriminator_loss": discriminator_loss(expert, agent),
         "discriminator_accuracy": right / 2,
-        "discriminator_entropy": unsure / 2,
+        "discriminator_entropy": (_entropy(expert).mean() + _entropy(agent).mean()) / 2,
     }
 
 
@@ -41,14 +43,12 @@ def _entropy(logit: Tensor) -> Tensor:
     return F.softplus(logit) - logit * logit.sigmoid()
 
 
-def gradient_penalty(discriminator: Callable[[Tensor], Tensor], inputs: Tensor, target: float) -> Tensor:
-    """E[(‖∇ₓ f(x)‖ - target)²] over inputs x [N, F], differentiable in the discriminator's parameters.
+def gradient_penalty(slope: Tensor, target: float) -> Tensor:
+    """E[(‖∇ₓ f(x)‖ - target)²] from the slopes ∇ₓ f [N, F] at some inputs x.
 
     With target 1 between expert and agent it is that of WGAN-GP (Gulrajani et al. 2017, equation 3), with target 0
     at the expert's pairs the zero-centred R1 (Mescheder et al. 2018, equation 9).
     """
-    inputs = inputs.detach().requires_grad_()
-    (slope,) = torch.autograd.grad(discriminator(inputs).sum(), inputs, create_graph=True)
     # A norm has no slope at 0, where a discriminator that knows nothing yet begins.
     norm = (slope.square().sum(-1) + 1e-12).sqrt()
     return (norm - target).square().mean()

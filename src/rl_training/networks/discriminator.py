@@ -10,13 +10,13 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.networks.encoders import ACTIVATIONS, make_inputs, orthogonal
+from rl_training.networks.encoders import make_inputs, orthogonal
 
 
 class Discriminator(nn.Module):
     """Observations and model-space actions [N, ...] → the logits f [N] of their being the expert's.
 
-    The output layer begins at 0: before the first update D is one half everywhere.
+    Its hidden layers are tanh. The output layer begins at 0: before the first update D is one half everywhere.
     """
 
     def __init__(
@@ -25,7 +25,6 @@ class Discriminator(nn.Module):
         action_space: spaces.Space[Any],
         *,
         hidden_sizes: Sequence[int],
-        activation: str,
         image_encoder: str,
         spectral_norm: bool,
     ) -> None:
@@ -34,14 +33,13 @@ class Discriminator(nn.Module):
         self.action = make_inputs(_model_space(action_space), image_encoder)
         linear = SpectralLinear if spectral_norm else nn.Linear
         size = self.observation.features + self.action.features + 1
-        layers: list[nn.Module] = []
+        self.hidden = nn.ModuleList()
         for units in hidden_sizes:
-            layers += [orthogonal(linear(size, units)), ACTIVATIONS[activation]()]
+            self.hidden.append(orthogonal(linear(size, units)))
             size = units
-        output = linear(size, 1)
-        nn.init.zeros_(output.weight)
-        nn.init.zeros_(output.bias)
-        self.layers = nn.Sequential(*layers, output)
+        self.output = linear(size, 1)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
 
     def inputs(self, obs: Any, action: Tensor, absorbing: Tensor) -> Tensor:
         """[N, F]: the observation's features, the action's, and a flag; all but the flag is 0 where `absorbing` [N]."""
@@ -50,7 +48,25 @@ class Discriminator(nn.Module):
         return torch.cat([pair * (1 - flag), flag], -1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.layers(inputs).squeeze(-1)
+        for layer in self.hidden:
+            inputs = layer(inputs).tanh()
+        return self.output(inputs).squeeze(-1)
+
+    def slope(self, inputs: Tensor) -> Tensor:
+        """∇ₓ f at inputs [N, F], with gradients: g ← (g ∘ (1 - h²)) W from layer to layer, with h = tanh(W x + b).
+
+        Written out, it takes half the time of a gradient of a gradient.
+        """
+        passed: list[tuple[Tensor, Tensor]] = []
+        for layer in self.hidden:
+            assert isinstance(layer, nn.Linear)
+            weight = _weight(layer)
+            inputs = F.linear(inputs, weight, layer.bias).tanh()
+            passed.append((weight, inputs))
+        slope = _weight(self.output)
+        for weight, activation in reversed(passed):
+            slope = (slope * (1 - activation.square())) @ weight
+        return slope
 
 
 class SpectralLinear(nn.Linear):
@@ -66,7 +82,7 @@ class SpectralLinear(nn.Linear):
         super().__init__(inputs, outputs)
         self.register_buffer("direction", F.normalize(torch.randn(outputs), dim=0))
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def effective_weight(self) -> Tensor:
         learning = torch.is_grad_enabled()
         with torch.no_grad():
             right = F.normalize(self.weight.t() @ self.direction, dim=0)
@@ -74,7 +90,14 @@ class SpectralLinear(nn.Linear):
             if learning and left.any():  # a weight of 0 has no direction
                 self.direction.copy_(left)
         norm = left @ (self.weight @ right)
-        return F.linear(inputs, self.weight / norm.clamp(min=1.0), self.bias)
+        return self.weight / norm.clamp(min=1.0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.linear(inputs, self.effective_weight(), self.bias)
+
+
+def _weight(layer: nn.Linear) -> Tensor:
+    return layer.effective_weight() if isinstance(layer, SpectralLinear) else layer.weight
 
 
 def _model_space(space: spaces.Space[Any]) -> spaces.Space[Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_training.algorithms.gail import (
     REWARDS,
+    discriminator_answers,
     discriminator_loss,
     end_reward,
     gradient_penalty,
@@ -80,7 +81,6 @@ class GAILTrainer(OnPolicyTrainer):
             self.observation_space,
             self.action_space,
             hidden_sizes=config.discriminator_hidden_sizes,
-            activation="tanh",
             image_encoder=config.image_encoder,
             spectral_norm=config.spectral_norm,
         ).to(self.agent.device)
@@ -143,20 +143,25 @@ class GAILTrainer(OnPolicyTrainer):
         config = self.config
         between = config.gradient_penalty == "interpolated"
         steps_after_end = 1 / (1 - now.gamma) if config.absorbing_states else 0.0
+        answers = []
         for _ in range(config.discriminator_updates):
-            drawn = [
+            drawn = (
                 draw(side, config.discriminator_batch_size, steps_after_end)
                 for side in (self.expert.pairs, pool)
-            ]
-            expert, agent = (self.inputs(**rows) for rows in drawn)
-            loss, parts = discriminator_loss(*self.discriminator(torch.cat([expert, agent])).chunk(2))
-            metrics.add(parts)
+            )
+            rows = self.inputs(**tree_map(lambda *columns: np.concatenate(columns), *drawn))
+            expert, agent = rows.chunk(2)
+            logits = self.discriminator(rows)
+            loss = discriminator_loss(*logits.chunk(2))
+            answers.append(logits.detach().chunk(2))
             if now.gradient_penalty_coef:
                 at = interpolate(expert, agent) if between else expert
-                penalty = gradient_penalty(self.discriminator, at, target=float(between))
+                penalty = gradient_penalty(self.discriminator.slope(at.detach()), target=float(between))
                 metrics.add({"gradient_penalty": penalty.detach()})
                 loss = loss + now.gradient_penalty_coef * penalty
             self.discriminator_optimizer.step(loss, now.discriminator_learning_rate, None)
+        if answers:
+            metrics.add(discriminator_answers(*map(torch.cat, zip(*answers, strict=True))))
 
     def inputs(self, obs: Any, action: np.ndarray, absorbing: np.ndarray) -> Tensor:
         """Rows as the discriminator sees them, through the policy's normaliser."""
