@@ -11,10 +11,16 @@ from torch import distributions as reference
 
 from rl_training import evaluate_checkpoint, load_config, load_policy, train
 from rl_training.algorithms.distributions import Categorical
-from rl_training.algorithms.masking import mask_logits
+from rl_training.algorithms.dqn import q_target
+from rl_training.algorithms.masking import mask_logits, pick_allowed
 from rl_training.envs.making import make_environments
 from rl_training.envs.masking import MaskInObservation, check_mask_space
 from rl_training.errors import ConfigError, RunError
+from rl_training.runtime import dqn_trainer
+from rl_training.runtime.controls import Controls
+from rl_training.runtime.dqn_trainer import DQNTrainer
+from rl_training.runtime.evaluation import evaluate
+from rl_training.runtime.off_policy import random_actions
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer
 from rl_training.state.seeding import seed_everything
 
@@ -94,12 +100,70 @@ def test_a_mask_helps_to_learn():
     config = config_for("ppo", "Masked", total_timesteps=10**6, learning_rate=1e-2)
     seed_everything(1)
     trainer = PPOTrainer(config)
-    from rl_training.runtime.controls import Controls
-    from rl_training.runtime.evaluation import evaluate
-
     for i in range(40):
         trainer.iterate(Controls.of(config).at(i))
     assert evaluate(trainer.agent, config, episodes=100, seed=3)["mean_return"] > 2.9
+
+
+DQN = dict(algo="dqn", env_id="probe/Masked-v0", learning_starts=200, buffer_size=2000, hidden_sizes=[16])
+DQN |= dict(
+    learning_rate=3e-3, epsilon=0.3, target_update_interval=20, eval_episodes=20, gamma=0.9, num_envs=2
+)
+DQN |= dict(total_timesteps=1200, replay_ratio=0.5, train_frequency=2)
+
+
+@pytest.mark.parametrize(
+    ("where", "changes"),
+    [("info", {}), ("obs", dict(double=True, dueling=True, prioritized=True, n_step=2))],
+)
+def test_dqn_takes_no_forbidden_action_and_learns_which_is_best(where, changes, tmp_path):
+    """Not at random before learning starts, nor with ε, nor greedily, nor loaded."""
+    result = train(load_config(DQN | changes | dict(env_kwargs={"where": where})), run_dir=tmp_path / "run")
+    assert evaluate_checkpoint(result.run_dir, episodes=100)["mean_return"] > 2.9
+    evaluate_checkpoint(result.run_dir, episodes=50, sample=True)
+
+
+def test_a_random_action_is_any_of_the_allowed():
+    mask = np.array([[0, 1, 0, 1, 1], [1, 0, 0, 0, 0]], np.int8)
+    for noise, chosen in ((0.0, [1, 0]), (0.34, [3, 0]), (0.67, [4, 0]), (1.0, [4, 0])):
+        assert pick_allowed(np.full(2, noise), mask).tolist() == chosen
+    rng = np.random.default_rng(0)
+    drawn = pick_allowed(rng.random(3000), np.repeat(mask[:1], 3000, 0))
+    np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 3000, [0, 1 / 3, 0, 1 / 3, 1 / 3], atol=0.03)
+    obs = {"action_mask": np.array([[0] * 5], np.int8)}
+    with pytest.raises(RunError, match="allows no action"):
+        random_actions(gym.spaces.Discrete(5), 1, obs)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_the_maximum_in_the_target_is_over_allowed_actions(double, monkeypatch):
+    config = load_config(DQN | dict(double=double))
+    seed_everything(1)
+    trainer = DQNTrainer(config)
+    knobs = Controls.of(config)
+    for i in range(20):
+        trainer.gather(knobs.at(4 * i))
+    with torch.no_grad():
+        trainer.target.head.bias.copy_(torch.arange(5.0).flip(0))  # it likes the first action best
+    targets = []
+    monkeypatch.setattr(
+        dqn_trainer, "q_target", lambda *values: targets.append(q_target(*values)) or targets[0]
+    )
+    seed_everything(2)
+    batch = trainer.on_device(trainer.replay.sample(config.batch_size, 0.9))
+    with torch.no_grad():
+        q = trainer.target(batch["next_obs"])
+        chooser = trainer.agent.network(batch["next_obs"]) if double else q
+    expected = []
+    for row in range(config.batch_size):
+        allowed = batch["next_obs"]["action_mask"][row].nonzero().flatten().tolist()
+        best = max(allowed, key=lambda action: chooser[row, action].item())
+        expected.append(batch["reward"][row] + batch["discount"][row] * q[row, best])
+    seed_everything(2)
+    trainer.update(knobs.at(80).after(0))
+    torch.testing.assert_close(targets[0], torch.stack(expected))
+    free = (batch["discount"] > 0) & (chooser.argmax(-1) != 4)
+    assert (batch["next_obs"]["action_mask"].gather(1, chooser.argmax(-1, keepdim=True)) == 0)[free].any()
 
 
 def test_a_stored_log_probability_is_that_of_the_masked_policy():

@@ -135,6 +135,22 @@ def test_nothing_is_learned_before_learning_starts(tmp_path: Any) -> None:
     assert learned == {80: False, 160: False, 240: True, 320: True, 400: True}
 
 
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_nothing_is_learned_from_an_empty_replay(prioritized: bool) -> None:
+    """Transitions of five steps are complete after the fifth in each of two environments, not at the first step."""
+    settings = dict(learning_starts=1, n_step=5, num_envs=2, replay_ratio=1.0, train_frequency=1)
+    config = DQNConfig(**TINY | settings, prioritized=prioritized)
+    seed_everything(1)
+    trainer = DQNTrainer(config)
+    updates, ready = [], []
+    for step in range(0, 14, 2):
+        trainer.iterate(Controls.of(config).at(step))
+        updates.append(trainer.updates)
+        ready.append(len(trainer.replay))
+    assert ready == [0, 0, 0, 0, 2, 4, 6]
+    assert updates == [0, 0, 0, 0, 2, 4, 6]
+
+
 def test_a_warm_up_of_epsilon_goes_up_from_zero(tmp_path: Any) -> None:
     """ε (step + 1) / 160: at step 80 it is 0.4 · 81 / 160 = 0.2025."""
     config = DQNConfig(**TINY, epsilon=0.4, epsilon_warmup_steps=160)

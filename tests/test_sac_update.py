@@ -211,6 +211,7 @@ def test_one_update_of_the_trainer_is_the_equations() -> None:
 def test_updates_follow_the_replay_ratio_and_fractions_are_owed() -> None:
     trainer = small_trainer(num_envs=2, train_frequency=3, replay_ratio=0.25)
     assert trainer.updates_due(0.25) == 0, "before learning starts"
+    trainer.gather(Controls.of(trainer.config).at(0))
     trainer.steps = 100
     # 6 steps · 0.25 = 1.5 updates an iteration.
     assert [trainer.updates_due(0.25) for _ in range(4)] == [1, 2, 1, 2]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 MASK = "action_mask"
@@ -16,6 +17,18 @@ BLOCKED = -1e8
 
 def mask_logits(logits: Tensor, obs: Any) -> Tensor:
     """Logits [N, P] with those blocked that the `action_mask` [N, P] of a Dict observation forbids, if it has one."""
-    if not isinstance(obs, dict) or MASK not in obs:
-        return logits
-    return logits.masked_fill(obs[MASK] == 0, BLOCKED)
+    mask = mask_of(obs)
+    return logits if mask is None else logits.masked_fill(mask == 0, BLOCKED)
+
+
+def mask_of(obs: Any) -> Any:
+    """The `action_mask` [N, P] of a Dict observation; None where there is none."""
+    return obs.get(MASK) if isinstance(obs, dict) else None
+
+
+def pick_allowed(noise: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """For noise [N] in [0, 1), one of the actions that the mask [N, P] allows, each as likely as the others."""
+    rank = np.cumsum(mask != 0, -1)  # of allowed actions, counted from 1
+    number = rank[:, -1]
+    chosen = np.minimum((noise * number).astype(np.int64), number - 1)
+    return (rank > chosen[:, None]).argmax(-1)

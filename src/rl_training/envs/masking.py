@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.algorithms.masking import MASK
+from rl_training.algorithms.masking import MASK, mask_of
 from rl_training.errors import ConfigError, RunError
 
 OBSERVATION = "observation"
@@ -79,9 +79,10 @@ def check_mask_space(env_id: str, observation: spaces.Space[Any], action: spaces
 
 def refuse_empty_masks(obs: Any, choices: tuple[int, ...]) -> None:
     """Raise RunError where a mask [B, P] leaves no action, which no policy can obey."""
-    if not isinstance(obs, dict) or MASK not in obs:
+    mask = mask_of(obs)
+    if mask is None:
         return
-    for part in np.split(np.asarray(obs[MASK]), np.cumsum(choices)[:-1], axis=-1):
+    for part in np.split(np.asarray(mask), np.cumsum(choices)[:-1], axis=-1):
         empty = np.flatnonzero(~part.any(-1))
         if len(empty):
             raise RunError(f"environment {empty[0]} gives an {MASK} that allows no action")

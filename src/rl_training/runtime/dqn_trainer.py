@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
 from rl_training.algorithms.dqn import q_loss, q_target
+from rl_training.algorithms.masking import mask_logits
 from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.runtime.controls import Knobs, Now
@@ -24,6 +25,8 @@ from rl_training.runtime.workflows import Result, train
 @schedulable
 class DQNConfig(OffPolicyConfig):
     """Deep Q-Networks, for discrete actions; double, dueling, n-step and prioritised if you like."""
+
+    obeys_action_masks: ClassVar[bool] = True
 
     algo: Literal["dqn"] = field("dqn", "The algorithm.")
     learning_rate: float = field(1e-4, "Adam's step size.")
@@ -95,11 +98,12 @@ class DQNTrainer(OffPolicyTrainer):
         network = self.agent.network
         # Sample a random minibatch of transitions.
         batch = self.draw(now)
-        # y = r, or r + γ max Q̄(s', a') where the episode goes on.
+        # y = r, or r + γ max Q̄(s', a') over the allowed actions where the episode goes on.
         with torch.no_grad():
             next_q = self.target(batch["next_obs"])
             chooser = network(batch["next_obs"]) if self.config.double else next_q
-            target = q_target(batch["reward"], batch["discount"], next_q, chooser)
+            allowed = mask_logits(chooser, batch["next_obs"])
+            target = q_target(batch["reward"], batch["discount"], next_q, allowed)
         # Perform a gradient descent step on the error, which is clipped to [-1, 1].
         q, backward = network.with_backward(batch["obs"])
         loss, slope, error = q_loss(q, batch["action"], target, batch.get("weight"))

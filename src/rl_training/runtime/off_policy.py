@@ -8,12 +8,14 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import model_validator
 
+from rl_training.algorithms.masking import mask_of, pick_allowed
 from rl_training.config import Config, field
 from rl_training.data.batch import Batch
 from rl_training.data.collector import check_finite
 from rl_training.data.replay import Replay
 from rl_training.envs.atari import is_atari
 from rl_training.envs.making import make_environments
+from rl_training.envs.masking import refuse_empty_masks
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.trainer import Trainer
@@ -98,7 +100,7 @@ class OffPolicyTrainer(Trainer):
         At random until `learning_starts`.
         """
         if self.steps < self.config.learning_starts:
-            return {"action": random_actions(self.action_space, self.config.num_envs)}
+            return {"action": random_actions(self.action_space, self.config.num_envs, obs)}
         return {"action": self.explore(obs, knobs.after(taken))}
 
     def explore(self, obs: Any, now: Now) -> np.ndarray:
@@ -106,8 +108,11 @@ class OffPolicyTrainer(Trainer):
         return self.agent.act(obs, (), explore=True)[0]["action"]
 
     def updates_due(self, replay_ratio: float) -> int:
-        """How many updates this iteration's steps pay for; fractions are owed to the next one."""
-        if self.steps < self.config.learning_starts:
+        """How many updates this iteration's steps pay for; fractions are owed to the next one.
+
+        None while there is nothing to learn from: transitions of n steps are complete n steps later.
+        """
+        if self.steps < self.config.learning_starts or not len(self.replay):
             return 0
         self.updates_owed += replay_ratio * self.config.steps_per_iteration
         due = int(self.updates_owed)
@@ -124,9 +129,13 @@ class OffPolicyTrainer(Trainer):
         self.environments.close()
 
 
-def random_actions(space: spaces.Space[Any], count: int) -> np.ndarray:
-    """Uniform actions in model space: an index of a Discrete, [-1, 1] in every dimension of a Box."""
+def random_actions(space: spaces.Space[Any], count: int, obs: Any) -> np.ndarray:
+    """Uniform actions in model space: an allowed index of a Discrete, [-1, 1] in every dimension of a Box."""
     if isinstance(space, spaces.Discrete):
+        mask = mask_of(obs)
+        if mask is not None:
+            refuse_empty_masks(obs, (int(space.n),))
+            return pick_allowed(np.random.random(count), mask)
         return np.random.randint(int(space.n), size=count)
     assert isinstance(space, spaces.Box)
     return np.random.uniform(-1.0, 1.0, (count, int(np.prod(space.shape)))).astype(np.float32)

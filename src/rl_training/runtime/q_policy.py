@@ -9,14 +9,16 @@ import torch
 from gymnasium import spaces
 
 from rl_training.algorithms.dqn import dueling
+from rl_training.algorithms.masking import BLOCKED, mask_of, pick_allowed
 from rl_training.data.collector import Carry
+from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.acting import SmallNetwork
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
 
 
 class QPolicy(FeedForwardPolicy):
-    """ε-greedy when it explores, with the ε that training used last; greedy otherwise."""
+    """ε-greedy when it explores, with the ε that training used last; greedy otherwise. Both among allowed actions."""
 
     transient = ("num_actions",)
 
@@ -36,14 +38,20 @@ class QPolicy(FeedForwardPolicy):
         self.small = SmallNetwork.of(self.network.encoder, self.network.head)
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
-        action = self.value(obs, carry).argmax(-1)
+        refuse_empty_masks(obs, (self.num_actions,))
+        q, mask = self.value(obs, carry), mask_of(obs)
+        action = (q if mask is None else np.where(mask, q, BLOCKED)).argmax(-1)
         if explore:
             draw = np.random.random(len(action))
             at_random = draw < self.epsilon
             if at_random.any():
                 # Given that a draw is below ε, it is uniform in [0, ε): it can choose the action as well.
-                chosen = (draw * (self.num_actions / self.epsilon)).astype(np.int64)
-                action = np.where(at_random, np.minimum(chosen, self.num_actions - 1), action)
+                if mask is None:
+                    chosen = (draw * (self.num_actions / self.epsilon)).astype(np.int64)
+                    chosen = np.minimum(chosen, self.num_actions - 1)
+                else:
+                    chosen = pick_allowed(draw / self.epsilon, mask)
+                action = np.where(at_random, chosen, action)
         return {"action": action}, carry
 
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
