@@ -80,6 +80,11 @@ class Which(str, Enum):
     best = "best"
 
 
+PolicyPath = Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run or a checkpoint.")]
+Checkpoint = Annotated[Which, typer.Option(help="Which checkpoint of a run.")]
+Sample = Annotated[bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")]
+
+
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
@@ -136,15 +141,13 @@ def resume(run_dir: RunDir, trust_env: TrustEnv = False, json_: Json = False, qu
 
 @app.command()
 def evaluate(
-    path: Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run or a checkpoint.")],
+    path: PolicyPath,
     episodes: Annotated[
         int | None, typer.Option(min=1, help="How many. [default: the run's eval_episodes]")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the evaluation's episodes.")] = None,
-    checkpoint: Annotated[Which, typer.Option(help="Which checkpoint of a run.")] = Which.last,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")
-    ] = False,
+    checkpoint: Checkpoint = Which.last,
+    sample: Sample = False,
     trust_env: TrustEnv = False,
     json_: Json = False,
 ) -> None:
@@ -168,16 +171,14 @@ def evaluate(
 
 @app.command()
 def record(
-    path: Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run or a checkpoint.")],
+    path: PolicyPath,
     episodes: Annotated[int, typer.Option(min=1, help="How many.")],
     out: Annotated[str, typer.Option(help="A new file ending in .npz, or minari:ID for a Minari dataset.")],
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the episodes. [default: the run's]")
     ] = None,
-    checkpoint: Annotated[Which, typer.Option(help="Which checkpoint of a run.")] = Which.last,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")
-    ] = False,
+    checkpoint: Checkpoint = Which.last,
+    sample: Sample = False,
     trust_env: TrustEnv = False,
     json_: Json = False,
 ) -> None:
