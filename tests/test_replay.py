@@ -313,10 +313,18 @@ def test_a_replay_comes_back_exactly(
         assert len(store.entries) > 10
 
 
-def test_a_segment_is_written_once_and_a_checkpoint_writes_only_what_is_new(tmp_path: Path) -> None:
-    """With 100 000 transitions, the state itself and what a save adds to the disk are each under 5 % of the buffer."""
-    obs = np.zeros((1, 32), np.float32)
-    replay = Replay(100_000, obs)
+@pytest.mark.parametrize("pictures", [False, True], ids=["vectors", "prioritised pictures"])
+def test_a_segment_is_written_once_and_a_checkpoint_writes_only_what_is_new(
+    pictures: bool, tmp_path: Path
+) -> None:
+    """What a save adds to the disk, the state itself included, is under 5 % of the buffer; so with priorities, which
+    every save holds anew, where rows are pictures."""
+    if pictures:
+        obs, capacity = np.zeros((1, 4, 84, 84), np.uint8), 4000
+        replay = Replay(capacity, obs, stack=4, prioritized=True)
+    else:
+        obs, capacity = np.zeros((1, 32), np.float32), 100_000
+        replay = Replay(capacity, obs)
     store = replay.store = SegmentStore(tmp_path)
 
     def steps(count: int) -> None:
@@ -325,12 +333,16 @@ def test_a_segment_is_written_once_and_a_checkpoint_writes_only_what_is_new(tmp_
                 np.zeros((1, 4), np.float32), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), obs, obs
             )
 
-    steps(110_000)
+    steps(capacity * 11 // 10)
     replay.state_dict()
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    steps(1000)
+    steps(capacity // 100)
     state = replay.state_dict()
     in_state = sum(array.nbytes for array in state["slots"].values())
+    if pictures:
+        leaves = state["priorities"]["leaves"].nbytes
+        assert leaves == 4 * len(replay) and leaves < 0.001 * replay.nbytes
+        in_state += leaves
     new = [path for path in tmp_path.iterdir() if path.name not in before]
     on_disk = in_state + sum(path.stat().st_size for path in new)
     assert all((tmp_path / name).stat().st_mtime_ns == then for name, then in before.items())

@@ -7,7 +7,7 @@ import numpy as np
 
 
 class SumTree:
-    """Leaves 0 … size - 1, and above them the sums of two and two.
+    """Leaves 0 … size - 1, rounded to float32, and above them the sums of two and two in float64.
 
     A sum is always computed from its two parts and never by adding a difference, so it is a function of the
     leaves alone: a tree filled anew from its leaves is the same tree, bit for bit.
@@ -19,16 +19,18 @@ class SumTree:
         self.largest = 1.0  # the largest number ever put, which new leaves get
 
     def put(self, places: np.ndarray, values: np.ndarray) -> None:
+        values = values.astype(np.float32)
         _put(self.nodes, places, values)
         self.largest = max(self.largest, float(values.max()))
 
     def put_largest(self, places: np.ndarray) -> None:
         """What nobody has looked at yet shall be drawn soon."""
         if len(places):
-            _put(self.nodes, places, np.full(len(places), self.largest))
+            _put(self.nodes, places, np.full(len(places), self.largest, np.float32))
 
     def get(self, places: np.ndarray) -> np.ndarray:
-        return self.nodes[self.width + places]
+        """The leaves themselves, as float32: nothing is lost."""
+        return self.nodes[self.width + places].astype(np.float32)
 
     def draw(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For noise in [0, 1), one place from each of len(noise) equal shares of the total, and its probability."""
