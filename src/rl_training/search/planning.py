@@ -9,28 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from rl_training.search.tree import (
-    Tree,
+    EDGE,
+    NODE,
+    advance_gumbel,
+    advance_puct,
     decide_gumbel,
-    empty_tree,
     exploration_weights,
-    grow,
     halving_table,
     plant,
-    walk_gumbel,
-    walk_puct,
 )
 
 Latent: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 Array: TypeAlias = torch.Tensor | np.ndarray
 # (latent [B, ...], action [B]) → reward [B], discount [B], prior logits [B, A], value [B], latent [B, ...]
 Recurrent: TypeAlias = Callable[
-    [Latent, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Latent]
+    [Any, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Latent]
 ]
 
 
@@ -81,28 +80,21 @@ def muzero_search(
     invalid_actions: [B, A], nonzero where an action is not allowed at the root
     max_depth:       no walk is longer than this many actions; None for no limit
     """
-    tree, valid = _planted(root, num_simulations, invalid_actions, max_depth)
+    trees = _Trees(root, num_simulations, invalid_actions, max_depth)
     if root_noise is not None:
-        _mix_noise(tree, valid, _checked("root_noise", root_noise, valid.shape), root_exploration_fraction)
-    if value_bounds is not None:
-        low, high = map(float, value_bounds)
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"value_bounds must be two finite numbers, min < max; got {value_bounds}")
-        value_bounds = low, high
-    weights = exploration_weights(num_simulations + 1, pb_c_init, pb_c_base)
-    depth = max_depth or num_simulations
-
-    def walk(simulation: int, leaf: np.ndarray, action: np.ndarray) -> None:
-        walk_puct(tree, valid, depth, weights, value_bounds, leaf, action)
-
-    _simulate(root, recurrent, tree, walk, num_simulations)
-    device = root.prior_logits.device
-    visits = torch.from_numpy(tree.visits[:, 0].astype(np.int64)).to(device)
+        trees.mix_noise(root_noise, root_exploration_fraction)
+    bounds = (0.0, 0.0) if value_bounds is None else (float(value_bounds[0]), float(value_bounds[1]))
+    if value_bounds is not None and not (math.isfinite(bounds[1] - bounds[0]) and bounds[0] < bounds[1]):
+        raise ValueError(f"value_bounds must be two finite numbers, min < max; got {value_bounds}")
+    trees.search(
+        recurrent, advance_puct, exploration_weights(num_simulations + 1, pb_c_init, pb_c_base), bounds
+    )
+    visits = trees.at_roots("visits", torch.int64)
     return SearchResult(
         action_weights=visits / num_simulations,
         visit_counts=visits,
-        q_values=torch.from_numpy(tree.q[:, 0].astype(np.float32)).to(device),
-        value=torch.from_numpy(tree.value[:, 0].astype(np.float32)).to(device),
+        q_values=trees.at_roots("q", torch.float32),
+        value=trees.root_values(),
     )
 
 
@@ -130,150 +122,156 @@ def gumbel_muzero_search(
     invalid_actions: [B, A], nonzero where an action is not allowed at the root
     max_depth:       no walk is longer than this many actions; None for no limit
     """
-    tree, valid = _planted(root, num_simulations, invalid_actions, max_depth)
-    noise = _checked("gumbel", gumbel, valid.shape)
+    trees = _Trees(root, num_simulations, invalid_actions, max_depth)
+    noise = _checked("gumbel", gumbel, trees.valid.shape)
     if max_considered_actions < 1:
         raise ValueError(f"max_considered_actions must be at least 1, not {max_considered_actions}")
-    c_visit, c_scale = float(c_visit), float(c_scale)
-    most = min(max_considered_actions, valid.shape[1])
-    asked = halving_table(most, num_simulations)[np.minimum(most, valid.sum(1))].T.copy()
-    depth = max_depth or num_simulations
-
-    def walk(simulation: int, leaf: np.ndarray, action: np.ndarray) -> None:
-        walk_gumbel(tree, valid, depth, asked[simulation], noise, c_visit, c_scale, leaf, action)
-
-    _simulate(root, recurrent, tree, walk, num_simulations)
-    action, weights = np.empty(len(valid), np.int64), np.empty(valid.shape, np.float32)
-    decide_gumbel(tree, valid, noise, c_visit, c_scale, weights, action)
+    sigma = float(c_visit), float(c_scale)
+    most = min(max_considered_actions, trees.valid.shape[1])
+    considered = np.minimum(most, trees.valid.sum(1))
+    asked = np.ascontiguousarray(halving_table(most, num_simulations)[considered].T)
+    trees.search(recurrent, advance_gumbel, asked, noise, *sigma)
+    weights, action = np.empty(noise.shape, np.float32), np.empty(len(noise), np.int64)
+    decide_gumbel(trees.nodes, trees.edges, noise, *sigma, weights, action)
     device = root.prior_logits.device
     return GumbelSearchResult(
         action_weights=torch.from_numpy(weights).to(device),
-        visit_counts=torch.from_numpy(tree.visits[:, 0].astype(np.int64)).to(device),
-        q_values=torch.from_numpy(tree.q[:, 0].astype(np.float32)).to(device),
-        value=torch.from_numpy(tree.value[:, 0].astype(np.float32)).to(device),
+        visit_counts=trees.at_roots("visits", torch.int64),
+        q_values=trees.at_roots("q", torch.float32),
+        value=trees.root_values(),
         action=torch.from_numpy(action).to(device),
     )
 
 
-def _simulate(
-    root: Root,
-    recurrent: Recurrent,
-    tree: Tree,
-    walk: Callable[[int, np.ndarray, np.ndarray], None],
-    num_simulations: int,
-) -> None:
-    """Walk, evaluate all walks' ends in one call of the model, grow the trees; `num_simulations` times."""
-    roots, _, actions = tree.visits.shape
-    latents = _Latents(root.latent, num_simulations)
-    leaf, action = np.empty(roots, np.int64), np.empty(roots, np.int64)
-    action_tensor, row = torch.from_numpy(action), np.arange(roots)
-    device = root.prior_logits.device
-    shapes = {"reward": (roots,), "discount": (roots,), "prior_logits": (roots, actions), "value": (roots,)}
-    received = [np.empty(shape) for shape in shapes.values()]
-    for simulation in range(num_simulations):
-        walk(simulation, leaf, action)
-        *outputs, latent = recurrent(latents.read(leaf * roots + row), action_tensor.clone().to(device))
-        for (name, shape), output, buffer in zip(shapes.items(), outputs, received, strict=True):
-            if output.shape != shape:
-                raise ValueError(
-                    f"recurrent's {name} must have the shape {list(shape)}, not {list(output.shape)}"
+class _Trees:
+    """The trees of one search, and the latents of their nodes."""
+
+    def __init__(
+        self, root: Root, num_simulations: int, invalid_actions: Array | None, max_depth: int | None
+    ) -> None:
+        if num_simulations < 1:
+            raise ValueError(f"num_simulations must be at least 1, not {num_simulations}")
+        if max_depth is not None and max_depth < 1:
+            raise ValueError(f"max_depth must be at least 1, not {max_depth}")
+        if root.prior_logits.ndim != 2 or 0 in root.prior_logits.shape:
+            raise ValueError(f"prior_logits must be [B, A], not {list(root.prior_logits.shape)}")
+        roots, actions = shape = tuple(root.prior_logits.shape)
+        logits = _checked("prior_logits", root.prior_logits, shape)
+        value = _checked("value", root.value, (roots,))
+        if invalid_actions is None:
+            self.valid = np.ones(shape, np.bool_)
+        else:
+            self.valid = _checked("invalid_actions", invalid_actions, shape) == 0
+            if not self.valid.any(1).all():
+                raise ValueError(f"root {int(self.valid.any(1).argmin())} has no valid action")
+        self.device = root.prior_logits.device
+        self.latents = _Latents(root.latent, roots, num_simulations)
+        self.num_simulations, self.max_depth = num_simulations, max_depth or num_simulations
+        self.nodes = np.empty((roots, num_simulations + 1), NODE)
+        self.edges = np.empty((roots, num_simulations + 1, actions), EDGE)
+        self.seen = np.empty((roots, 2))
+        plant(self.nodes, self.edges, self.seen, logits, value, self.valid)
+
+    def mix_noise(self, noise: Array, fraction: float) -> None:
+        """P ← (1 - ε) P + ε noise over the roots' valid actions."""
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"root_exploration_fraction must be in [0, 1], not {fraction}")
+        prior = self.edges["prior"][:, 0]
+        mixed = (1 - fraction) * prior + fraction * _checked("root_noise", noise, self.valid.shape)
+        mixed *= self.valid
+        prior[:] = mixed / mixed.sum(1, keepdims=True)
+
+    def search(self, recurrent: Recurrent, advance: Callable[..., bool], *more: Any) -> None:
+        """Walk, evaluate the ends of all walks in one call of the model, grow the trees, `num_simulations` times."""
+        roots, actions = self.valid.shape
+        # A row per simulation, so that a model may keep what it is given.
+        ends = torch.empty(2, self.num_simulations, roots, dtype=torch.int64)
+        places, taken = ends.numpy()
+        shapes = {
+            "reward": (roots,),
+            "discount": (roots,),
+            "prior_logits": (roots, actions),
+            "value": (roots,),
+        }
+        found = [np.zeros(shape, np.float32) for shape in shapes.values()]
+        state = self.nodes, self.edges, self.seen
+        advance(*state, 0, *found, places, taken, self.max_depth, *more)
+        for made, (place, action) in enumerate(zip(*ends.unbind(), strict=True), start=1):
+            place, action = place.to(self.device), action.to(self.device)
+            *outputs, latent = recurrent(self.latents.read(place), action)
+            found = [
+                _received(name, output, shape)
+                for (name, shape), output in zip(shapes.items(), outputs, strict=True)
+            ]
+            self.latents.write(made, latent)
+            if not advance(*state, made, *found, places, taken, self.max_depth, *more):
+                wrong = next(
+                    name for name, array in zip(shapes, found, strict=True) if not np.isfinite(array).all()
                 )
-            np.copyto(buffer, output.detach().cpu().numpy(), casting="same_kind")
-        if not grow(tree, simulation + 1, leaf, action, *received):
-            name = next(
-                (name for name, found in zip(shapes, received, strict=True) if not np.isfinite(found).all())
-            )
-            raise ValueError(f"recurrent's {name} is not finite in simulation {simulation + 1}")
-        latents.write(simulation + 1, latent)
+                raise ValueError(f"recurrent's {wrong} is not finite in simulation {made}")
+
+    def at_roots(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        return torch.from_numpy(self.edges[name][:, 0].copy()).to(self.device, dtype)
+
+    def root_values(self) -> torch.Tensor:
+        return torch.from_numpy(self.nodes["value"][:, 0].copy()).to(self.device, torch.float32)
 
 
 class _Latents:
     """The latents of all nodes, [N · B, ...] with the nodes of one simulation side by side."""
 
-    def __init__(self, root: Latent, num_simulations: int) -> None:
-        self.is_dict = isinstance(root, dict)
-        self.parts = root if isinstance(root, dict) else {"latent": root}
-        self.roots = len(next(iter(self.parts.values())))
+    def __init__(self, latent: Latent, roots: int, num_simulations: int) -> None:
+        self.is_dict = isinstance(latent, dict)
+        self.parts = _parts(latent)
+        for name, part in self.parts.items():
+            if part.ndim == 0 or len(part) != roots:
+                raise ValueError(f"{name} must have {roots} rows, one per root, not {list(part.shape)}")
         # The last node's latent is never read.
         self.stored = {
-            name: part.new_empty((num_simulations * self.roots, *part.shape[1:]))
-            for name, part in self.parts.items()
+            name: part.new_empty((num_simulations, *part.shape)) for name, part in self.parts.items()
         }
-        self.nodes = num_simulations
-        self.write(0, root)
+        self.flat = {name: part.flatten(0, 1) for name, part in self.stored.items()}
+        self.rows = {name: part.unbind() for name, part in self.stored.items()}
+        self.write(0, latent)
 
-    def read(self, places: np.ndarray) -> Latent:
-        index = torch.from_numpy(places)
-        found = {
-            name: part.index_select(0, index.to(part.device, non_blocking=True))
-            for name, part in self.stored.items()
-        }
-        return found if self.is_dict else found["latent"]
+    def read(self, place: torch.Tensor) -> Latent:
+        if self.is_dict:
+            return {name: part.index_select(0, place) for name, part in self.flat.items()}
+        return self.flat["latent"].index_select(0, place)
 
     def write(self, node: int, latent: Latent) -> None:
-        if node == self.nodes:
-            return
-        parts = latent if isinstance(latent, dict) else {"latent": latent}
-        if parts.keys() != self.stored.keys():
+        parts = _parts(latent)
+        if parts.keys() != self.parts.keys():
             raise ValueError(
-                f"recurrent's latent has the parts {sorted(parts)}, the root's has {sorted(self.stored)}"
+                f"recurrent's latent has the parts {sorted(parts)}, the root's has {sorted(self.parts)}"
             )
-        place = slice(node * self.roots, (node + 1) * self.roots)
         for name, part in parts.items():
-            expected = self.parts[name]
-            if part.shape != expected.shape:
+            expected = self.parts[name].shape
+            if part.shape != expected:
                 raise ValueError(
-                    f"recurrent's {name} must have the shape of the root's, {list(expected.shape)}, "
-                    f"not {list(part.shape)}"
+                    f"recurrent's {name} must have the shape of the root's, {list(expected)}, not {list(part.shape)}"
                 )
-            self.stored[name][place] = part
+            if node < len(self.rows[name]):
+                self.rows[name][node].copy_(part)
 
 
-def _planted(
-    root: Root, num_simulations: int, invalid_actions: Array | None, max_depth: int | None
-) -> tuple[Tree, np.ndarray]:
-    """Trees with their roots, and which actions are valid there [B, A]."""
-    if num_simulations < 1:
-        raise ValueError(f"num_simulations must be at least 1, not {num_simulations}")
-    if max_depth is not None and max_depth < 1:
-        raise ValueError(f"max_depth must be at least 1, not {max_depth}")
-    if root.prior_logits.ndim != 2 or 0 in root.prior_logits.shape:
-        raise ValueError(f"prior_logits must be [B, A], not {list(root.prior_logits.shape)}")
-    roots, actions = root.prior_logits.shape
-    parts = root.latent if isinstance(root.latent, dict) else {"latent": root.latent}
-    for name, part in parts.items():
-        if part.ndim == 0 or len(part) != roots:
-            raise ValueError(f"{name} must have {roots} rows, one per root, not {list(part.shape)}")
-    logits = _checked("prior_logits", root.prior_logits, (roots, actions))
-    value = _checked("value", root.value, (roots,))
-    valid = np.ones((roots, actions), bool)
-    tree = empty_tree(roots, num_simulations + 1, actions)
-    plant(tree, logits, value)
-    if invalid_actions is not None:
-        valid = _checked("invalid_actions", invalid_actions, (roots, actions)) == 0
-        if not valid.any(1).all():
-            raise ValueError(f"root {int(valid.any(1).argmin())} has no valid action")
-        # From here on the root's prior knows only valid actions.
-        prior = np.where(valid, np.exp(logits - np.where(valid, logits, -np.inf).max(1, keepdims=True)), 0.0)
-        tree.prior[:, 0] = prior / prior.sum(1, keepdims=True)
-    return tree, valid
+def _parts(latent: Latent) -> dict[str, torch.Tensor]:
+    return latent if isinstance(latent, dict) else {"latent": latent}
 
 
-def _mix_noise(tree: Tree, valid: np.ndarray, noise: np.ndarray, fraction: float) -> None:
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"root_exploration_fraction must be in [0, 1], not {fraction}")
-    mixed = np.where(valid, (1 - fraction) * tree.prior[:, 0] + fraction * noise, 0.0)
-    tree.prior[:, 0] = mixed / mixed.sum(1, keepdims=True)
+def _received(name: str, output: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    if output.shape != shape:
+        raise ValueError(f"recurrent's {name} must have the shape {list(shape)}, not {list(output.shape)}")
+    return np.ascontiguousarray(output.numpy(force=True), np.float32)
 
 
 def _checked(name: str, array: Array, shape: tuple[int, ...]) -> np.ndarray:
     """As finite float64 of this shape."""
-    if isinstance(array, torch.Tensor):
-        array = array.detach().cpu().numpy()
-    if array.shape != shape:
-        raise ValueError(f"{name} must have the shape {list(shape)}, not {list(array.shape)}")
-    array = np.ascontiguousarray(array, np.float64)
-    if not np.isfinite(array).all():
+    found = array.numpy(force=True) if isinstance(array, torch.Tensor) else array
+    if found.shape != shape:
+        raise ValueError(f"{name} must have the shape {list(shape)}, not {list(found.shape)}")
+    found = np.ascontiguousarray(found, np.float64)
+    if not np.isfinite(found).all():
         hint = ": forbid actions with invalid_actions" if name == "prior_logits" else ""
         raise ValueError(f"{name} is not finite{hint}")
-    return array
+    return found

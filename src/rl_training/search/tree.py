@@ -1,65 +1,53 @@
 """Search trees in flat arrays, one tree per root, and what happens in them between two network calls.
 
 A tree has one node per evaluation: node 0 is the root, simulation s makes node s + 1. B is the number of roots,
-N the number of nodes a tree can have, A the number of actions. Nothing here draws random numbers, and the first
-of equal scores wins, so a search is a function of its arguments.
+N the number of nodes a tree can have, A the number of actions. A simulation ends and the next one begins in one
+call, tree by tree, while the tree is in the cache. Nothing here draws random numbers, and the first of equal
+scores wins, so a search is a function of its arguments.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
 
 import numba
 import numpy as np
+
+# [B, N]
+NODE = np.dtype(
+    [
+        ("value", np.float64),  # mean of all that was backed up through the node, its own evaluation included
+        ("raw_value", np.float64),  # its own evaluation
+        ("reward", np.float64),  # on the edge into the node
+        ("discount", np.float64),
+        ("visits", np.int32),  # how many numbers the mean has: 1 + the visits of its edges
+        ("parent", np.int32),
+        ("action", np.int32),  # the edge's action at the parent
+    ],
+    align=True,
+)
+# [B, N, A]
+EDGE = np.dtype(
+    [
+        ("q", np.float64),  # reward + discount · value(child), as the parent sees it; 0 if not visited
+        ("logit", np.float32),  # of the prior policy
+        ("prior", np.float32),  # its probability
+        ("visits", np.int32),  # how often the edge was taken
+        ("child", np.int32),  # the node it leads to, or one of the following
+    ],
+    align=True,
+)
+UNVISITED = -1
+FORBIDDEN = -2  # an invalid action of a root
 
 # A spread of Q below this counts as this much, so that noise is not blown up to the whole range.
 LEAST_SPREAD = 0.01
 # The same for completed values of one node in a Gumbel search.
 LEAST_RESCALED_SPREAD = 1e-8
 
-
-class Tree(NamedTuple):
-    """Edges are [B, N, A], nodes are [B, N]; a row is filled when its node is made."""
-
-    children: np.ndarray  # the node an action leads to, -1 if nobody went there yet
-    visits: np.ndarray  # how often the edge was taken
-    q: np.ndarray  # reward + discount · value(child), as the parent sees it; 0 if not visited
-    logits: np.ndarray  # of the prior policy
-    prior: np.ndarray  # its probabilities
-    value: np.ndarray  # mean of all that was backed up through the node, its own evaluation included
-    raw_value: np.ndarray  # its own evaluation
-    node_visits: np.ndarray  # how many numbers that mean has: 1 + the visits of its edges
-    reward: np.ndarray  # on the edge into the node
-    discount: np.ndarray
-    parent: np.ndarray
-    action: np.ndarray  # the edge's action at the parent
-    seen: np.ndarray  # [B, 2]: the smallest and the largest Q met in the tree so far
-
-
-def empty_tree(roots: int, nodes: int, actions: int) -> Tree:
-    def edges(kind: type) -> np.ndarray:
-        return np.empty((roots, nodes, actions), kind)
-
-    def per_node(kind: type) -> np.ndarray:
-        return np.empty((roots, nodes), kind)
-
-    return Tree(
-        children=edges(np.int32),
-        visits=edges(np.int32),
-        q=edges(np.float64),
-        logits=edges(np.float64),
-        prior=edges(np.float64),
-        value=per_node(np.float64),
-        raw_value=per_node(np.float64),
-        node_visits=per_node(np.int32),
-        reward=per_node(np.float64),
-        discount=per_node(np.float64),
-        parent=per_node(np.int32),
-        action=per_node(np.int32),
-        seen=np.empty((roots, 2)),
-    )
+# What lets the compiler add in any order and divide by multiplying; NaN and infinity keep their meaning.
+FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
 @functools.lru_cache(maxsize=64)
@@ -97,201 +85,302 @@ def _halving_row(considered: int, num_simulations: int) -> list[int]:
     return row[:num_simulations]
 
 
-@numba.njit(cache=True, nogil=True)
-def _softmax(logits, out):  # type: ignore[no-untyped-def]
-    top, total = logits[0], 0.0
-    for a in range(1, len(logits)):
-        top = max(top, logits[a])
-    for a in range(len(logits)):
-        out[a] = math.exp(logits[a] - top)
-        total += out[a]
-    for a in range(len(logits)):
-        out[a] /= total
-
-
-@numba.njit(cache=True, nogil=True)
-def _make_node(tree, b, node, logits, value):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def _make_node(nodes, edges, b, node, logits, value):  # type: ignore[no-untyped-def]
     """Fill the row of a node; False if its evaluation is not finite."""
     finite = math.isfinite(value)
+    row = edges[b, node]
+    top, total = logits[0], 0.0
     for a in range(len(logits)):
         finite &= math.isfinite(logits[a])
-        tree.children[b, node, a] = -1
-        tree.visits[b, node, a] = 0
-        tree.q[b, node, a] = 0.0
-        tree.logits[b, node, a] = logits[a]
-    _softmax(tree.logits[b, node], tree.prior[b, node])
-    tree.value[b, node] = tree.raw_value[b, node] = value
-    tree.node_visits[b, node] = 1
+        top = max(top, logits[a])
+    for a in range(len(logits)):
+        share = math.exp(logits[a] - top)
+        total += share
+        edge = row[a]
+        edge.q = 0.0
+        edge.logit = logits[a]
+        edge.prior = share
+        edge.visits = 0
+        edge.child = UNVISITED
+    for a in range(len(logits)):
+        row[a].prior /= total
+    here = nodes[b, node]
+    here.value = value
+    here.raw_value = value
+    here.visits = 1
     return finite
 
 
 @numba.njit(cache=True, nogil=True)
-def plant(tree, logits, value):  # type: ignore[no-untyped-def]
-    """Make the roots; False if a number is not finite."""
-    finite = True
+def plant(nodes, edges, seen, logits, value, valid):  # type: ignore[no-untyped-def]
+    """Make the roots; the priors of invalid actions are 0. `seen` [B, 2]: smallest and largest Q so far."""
     for b in range(len(value)):
-        finite &= _make_node(tree, b, 0, logits[b], value[b])
-        tree.parent[b, 0] = -1
-        tree.seen[b, 0] = np.inf
-        tree.seen[b, 1] = -np.inf
-    return finite
+        _make_node(nodes, edges, b, 0, logits[b], value[b])
+        nodes[b, 0].parent = -1
+        seen[b, 0], seen[b, 1] = np.inf, -np.inf
+        top, total = -np.inf, 0.0
+        for a in range(len(logits[b])):
+            if valid[b, a]:
+                top = max(top, logits[b, a])
+        for a in range(len(logits[b])):
+            share = math.exp(logits[b, a] - top) if valid[b, a] else 0.0
+            edges[b, 0, a].prior = share
+            total += share
+            if not valid[b, a]:
+                edges[b, 0, a].child = FORBIDDEN
+        for a in range(len(logits[b])):
+            edges[b, 0, a].prior /= total
 
 
-@numba.njit(cache=True, nogil=True)
-def grow(tree, new, leaf, action, reward, discount, logits, value):  # type: ignore[no-untyped-def]
-    """Put node `new` at the end of each tree's walk and back its value up to the root.
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def _grow(nodes, edges, seen, b, new, leaf, action, reward, discount, logits, value):  # type: ignore[no-untyped-def]
+    """Put node `new` at the end of the walk in tree b and back its value up to the root.
 
     From the leaf upwards G ← reward + discount · G; each node's value becomes the mean of all such G. A walk that
     ended because it was deep enough may end at a node that is there already: then its value is backed up again.
     Returns False if a number is not finite.
     """
-    finite = True
-    for b in range(len(value)):
-        finite &= math.isfinite(reward[b]) and math.isfinite(discount[b])
-        node = tree.children[b, leaf[b], action[b]]
-        if node < 0:
-            node = new
-            finite &= _make_node(tree, b, node, logits[b], value[b])
-            tree.children[b, leaf[b], action[b]] = node
-            tree.parent[b, node] = leaf[b]
-            tree.action[b, node] = action[b]
-            tree.reward[b, node] = reward[b]
-            tree.discount[b, node] = discount[b]
-        else:
-            tree.node_visits[b, node] += 1
-        gain = tree.raw_value[b, node]
-        while node > 0:
-            parent, taken = tree.parent[b, node], tree.action[b, node]
-            q = tree.reward[b, node] + tree.discount[b, node] * tree.value[b, node]
-            tree.q[b, parent, taken] = q
-            tree.visits[b, parent, taken] += 1
-            tree.seen[b, 0] = min(tree.seen[b, 0], q)
-            tree.seen[b, 1] = max(tree.seen[b, 1], q)
-            gain = tree.reward[b, node] + tree.discount[b, node] * gain
-            tree.node_visits[b, parent] += 1
-            tree.value[b, parent] += (gain - tree.value[b, parent]) / tree.node_visits[b, parent]
-            node = parent
+    finite = math.isfinite(reward) and math.isfinite(discount)
+    node = edges[b, leaf, action].child
+    if node == UNVISITED:
+        node = np.int32(new)
+        finite &= _make_node(nodes, edges, b, node, logits, value)
+        edges[b, leaf, action].child = node
+        nodes[b, node].parent = leaf
+        nodes[b, node].action = action
+        nodes[b, node].reward = reward
+        nodes[b, node].discount = discount
+    else:
+        nodes[b, node].visits += 1
+    here = nodes[b, node]
+    gain = here.raw_value
+    low, high = seen[b, 0], seen[b, 1]
+    while node != 0:
+        edge = edges[b, here.parent, here.action]
+        q = here.reward + here.discount * here.value
+        edge.q = q
+        edge.visits += 1
+        low, high = min(low, q), max(high, q)
+        gain = here.reward + here.discount * gain
+        node = here.parent
+        here = nodes[b, node]
+        here.visits += 1
+        here.value += (gain - here.value) / here.visits
+    seen[b, 0], seen[b, 1] = low, high
     return finite
 
 
-@numba.njit(cache=True, nogil=True)
-def walk_puct(tree, valid, max_depth, weights, bounds, leaf, action):  # type: ignore[no-untyped-def]
-    """From every root to an edge nobody took yet, by pUCT; writes where the walks ended, `leaf` and `action` [B].
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def advance_puct(  # type: ignore[no-untyped-def]
+    nodes, edges, seen, made, reward, discount, logits, value, places, actions, max_depth, weights, bounds
+):
+    """End a simulation in every tree, if one is under way, and begin the next, if there is one more, by pUCT.
 
-    bounds: None to scale Q by what each tree has seen, where an unvisited edge counts as its parent's value; else
-    (min, max), where an unvisited edge scores 0
+    made:     how many nodes a tree has beside its root; the evaluations become the next one
+    places:   [N - 1, B], for each simulation where its walks ended: node · B + tree
+    actions:  [N - 1, B], and with which actions
+    bounds:   the smallest and the largest Q that scale all others; if both are 0, those that a tree has seen
+    Returns False if an evaluation is not finite.
     """
-    actions = tree.visits.shape[2]
-    for b in range(len(leaf)):
-        if bounds is None:
-            low, scale = tree.seen[b, 0], 1.0 / max(tree.seen[b, 1] - tree.seen[b, 0], LEAST_SPREAD)
-        else:
-            low, scale = bounds[0], 1.0 / (bounds[1] - bounds[0])
-        node, depth = 0, 0
+    roots, simulations = len(nodes), len(places)
+    finite = True
+    for b in range(roots):
+        if made > 0:
+            leaf = places[made - 1, b] // roots
+            finite &= _grow(
+                nodes,
+                edges,
+                seen,
+                b,
+                made,
+                leaf,
+                actions[made - 1, b],
+                reward[b],
+                discount[b],
+                logits[b],
+                value[b],
+            )
+        if made == simulations:
+            continue
+        follows = bounds[0] == bounds[1]
+        low, spread = bounds[0], bounds[1] - bounds[0]
+        if follows:
+            low, spread = seen[b, 0], max(seen[b, 1] - seen[b, 0], LEAST_SPREAD)
+        scale = 1.0 / spread
+        node, depth = 0, 1
         while True:
             unvisited = 0.0
-            if bounds is None and tree.node_visits[b, 0] > 1:
-                unvisited = min(max((tree.value[b, node] - low) * scale, 0.0), 1.0)
-            weight = weights[tree.node_visits[b, node]]
-            best, highest = -1, -np.inf
-            for a in range(actions):
-                if node == 0 and not valid[b, a]:
-                    continue
-                visits = tree.visits[b, node, a]
-                score = unvisited if visits == 0 else (tree.q[b, node, a] - low) * scale
-                score += weight * tree.prior[b, node, a] / (visits + 1)
-                if score > highest:
+            if follows and made > 0:
+                unvisited = min(max((nodes[b, node].value - low) * scale, 0.0), 1.0)
+            weight = weights[nodes[b, node].visits]
+            row = edges[b, node]
+            best, highest = 0, -np.inf
+            for a in range(len(row)):
+                edge = row[a]
+                score = unvisited if edge.visits == 0 else (edge.q - low) * scale
+                score += weight * edge.prior / (edge.visits + 1)
+                if score > highest and edge.child != FORBIDDEN:
                     best, highest = a, score
-            depth += 1
-            child = tree.children[b, node, best]
+            child = row[best].child
             if child < 0 or depth >= max_depth:
                 break
             node = child
-        leaf[b], action[b] = node, best
+            depth += 1
+        places[made, b] = node * roots + b
+        actions[made, b] = best
+    return finite
 
 
-@numba.njit(cache=True, nogil=True)
-def _improve(tree, b, node, c_visit, c_scale, out):  # type: ignore[no-untyped-def]
-    """logits + σ(completed Q) of a node's actions.
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def _improve(here, row, c_visit, c_scale, out):  # type: ignore[no-untyped-def]
+    """logits + σ(completed Q) of a node's actions; returns the largest of them.
 
     v_mix = (v + n · Σ π(a) q(a) / Σ π(a)) / (1 + n), sums over visited actions, n all visits of the node;
     completed Q is q where visited and v_mix elsewhere, rescaled to [0, 1] over the node's actions;
     σ(q) = (c_visit + most visits of an action) · c_scale · q
     """
-    actions = len(out)
     share, weighted, most = 0.0, 0.0, 0
-    for a in range(actions):
-        visits = tree.visits[b, node, a]
-        if visits > 0:
-            # The floor keeps a visited action of no prior probability from dividing 0 by 0.
-            prior = max(tree.prior[b, node, a], 1e-300)
-            share += prior
-            weighted += prior * tree.q[b, node, a]
-            most = max(most, visits)
-    mixed = tree.raw_value[b, node]
-    if most > 0:
-        total = tree.node_visits[b, node] - 1
-        mixed = (mixed + total * (weighted / share)) / (1 + total)
     low, high = np.inf, -np.inf
-    for a in range(actions):
-        out[a] = tree.q[b, node, a] if tree.visits[b, node, a] > 0 else mixed
-        low, high = min(low, out[a]), max(high, out[a])
+    missing = False
+    for a in range(len(row)):
+        edge = row[a]
+        if edge.visits > 0:
+            # The floor keeps a visited action of no prior probability from dividing 0 by 0.
+            prior = max(np.float64(edge.prior), 1e-40)
+            share += prior
+            weighted += prior * edge.q
+            most = max(most, edge.visits)
+            low, high = min(low, edge.q), max(high, edge.q)
+        else:
+            missing = True
+    total = here.visits - 1
+    mixed = here.raw_value
+    if total > 0:
+        mixed = (mixed + total * (weighted / share)) / (1 + total)
+    if missing:
+        low, high = min(low, mixed), max(high, mixed)
     scale = (c_visit + most) * c_scale / max(high - low, LEAST_RESCALED_SPREAD)
-    for a in range(actions):
-        out[a] = tree.logits[b, node, a] + (out[a] - low) * scale
+    top = -np.inf
+    for a in range(len(row)):
+        edge = row[a]
+        completed = edge.q if edge.visits > 0 else mixed
+        out[a] = edge.logit + (completed - low) * scale
+        top = max(top, out[a])
+    return top
 
 
-@numba.njit(cache=True, nogil=True)
-def _best_considered(tree, b, visits, valid, gumbel, improved):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def _best_considered(row, visits, gumbel, improved):  # type: ignore[no-untyped-def]
     """The valid root action with the largest gumbel + logits + σ(q) among those with this many visits."""
-    best, highest = -1, -np.inf
-    for a in range(len(improved)):
-        if valid[b, a] and tree.visits[b, 0, a] == visits and gumbel[b, a] + improved[a] > highest:
-            best, highest = a, gumbel[b, a] + improved[a]
+    best, highest = 0, -np.inf
+    for a in range(len(row)):
+        score = gumbel[a] + improved[a]
+        if row[a].visits == visits and row[a].child != FORBIDDEN and score > highest:
+            best, highest = a, score
     return best
 
 
-@numba.njit(cache=True, nogil=True)
-def walk_gumbel(tree, valid, max_depth, asked, gumbel, c_visit, c_scale, leaf, action):  # type: ignore[no-untyped-def]
-    """From every root to an edge nobody took yet; writes where the walks ended, `leaf` and `action` [B].
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def _follow_improved(here, row, c_visit, c_scale, improved):  # type: ignore[no-untyped-def]
+    """argmax π'(a) - N(a) / (1 + Σ N), π' the improved policy of the node."""
+    best, highest = 0, -np.inf
+    if here.visits == 1:  # nothing is visited: π' is the prior
+        for a in range(len(row)):
+            if row[a].logit > highest:
+                best, highest = a, row[a].logit
+        return best
+    top = _improve(here, row, c_visit, c_scale, improved)
+    total = 0.0
+    for a in range(len(row)):
+        improved[a] = math.exp(improved[a] - top)
+        total += improved[a]
+    # Both sides times the sum of the exponentials.
+    per_visit = total / here.visits
+    for a in range(len(row)):
+        score = improved[a] - row[a].visits * per_visit
+        if score > highest:
+            best, highest = a, score
+    return best
 
-    At the root: the best action among those with as many visits as sequential halving asks for, `asked` [B].
-    Below: argmax π'(a) - N(a) / (1 + Σ N), π' the improved policy of the node.
+
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def advance_gumbel(  # type: ignore[no-untyped-def]
+    nodes,
+    edges,
+    seen,
+    made,
+    reward,
+    discount,
+    logits,
+    value,
+    places,
+    actions,
+    max_depth,
+    asked,
+    gumbel,
+    c_visit,
+    c_scale,
+):
+    """End a simulation in every tree, if one is under way, and begin the next, if there is one more.
+
+    At the root the walk takes the best action among those with as many visits as sequential halving asks for,
+    `asked` [N - 1, B]; below it follows the improved policies. See `advance_puct` for the rest.
     """
-    actions = tree.visits.shape[2]
-    improved = np.empty(actions)
-    for b in range(len(leaf)):
-        _improve(tree, b, 0, c_visit, c_scale, improved)
-        best = _best_considered(tree, b, asked[b], valid, gumbel, improved)
+    roots, simulations = len(nodes), len(places)
+    improved = np.empty(edges.shape[2])
+    finite = True
+    for b in range(roots):
+        if made > 0:
+            leaf = places[made - 1, b] // roots
+            finite &= _grow(
+                nodes,
+                edges,
+                seen,
+                b,
+                made,
+                leaf,
+                actions[made - 1, b],
+                reward[b],
+                discount[b],
+                logits[b],
+                value[b],
+            )
+        if made == simulations:
+            continue
+        _improve(nodes[b, 0], edges[b, 0], c_visit, c_scale, improved)
+        best = _best_considered(edges[b, 0], asked[made, b], gumbel[b], improved)
         node, depth = 0, 1
         while True:
-            child = tree.children[b, node, best]
+            child = edges[b, node, best].child
             if child < 0 or depth >= max_depth:
                 break
             node = child
             depth += 1
-            _improve(tree, b, node, c_visit, c_scale, improved)
-            _softmax(improved, improved)
-            best, highest = -1, -np.inf
-            for a in range(actions):
-                score = improved[a] - tree.visits[b, node, a] / tree.node_visits[b, node]
-                if score > highest:
-                    best, highest = a, score
-        leaf[b], action[b] = node, best
+            best = _follow_improved(nodes[b, node], edges[b, node], c_visit, c_scale, improved)
+        places[made, b] = node * roots + b
+        actions[made, b] = best
+    return finite
 
 
 @numba.njit(cache=True, nogil=True)
-def decide_gumbel(tree, valid, gumbel, c_visit, c_scale, weights, action):  # type: ignore[no-untyped-def]
+def decide_gumbel(nodes, edges, gumbel, c_visit, c_scale, weights, action):  # type: ignore[no-untyped-def]
     """After the search: the improved policy at the roots, `weights` [B, A], and the `action` [B] to take.
 
     That is the best of the most visited: argmax gumbel + logits + σ(q).
     """
-    actions = weights.shape[1]
-    improved = np.empty(actions)
-    for b in range(len(action)):
-        _improve(tree, b, 0, c_visit, c_scale, improved)
-        action[b] = _best_considered(tree, b, tree.visits[b, 0].max(), valid, gumbel, improved)
-        for a in range(actions):
-            if not valid[b, a]:
-                improved[a] = -np.inf
-        _softmax(improved, weights[b])
+    improved = np.empty(edges.shape[2])
+    for b in range(len(nodes)):
+        row = edges[b, 0]
+        _improve(nodes[b, 0], row, c_visit, c_scale, improved)
+        most, top, total = 0, -np.inf, 0.0
+        for a in range(len(row)):
+            most = max(most, row[a].visits)
+            if row[a].child != FORBIDDEN:
+                top = max(top, improved[a])
+        action[b] = _best_considered(row, most, gumbel[b], improved)
+        for a in range(len(row)):
+            weights[b, a] = math.exp(improved[a] - top) if row[a].child != FORBIDDEN else 0.0
+            total += weights[b, a]
+        for a in range(len(row)):
+            weights[b, a] /= total
