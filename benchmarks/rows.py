@@ -86,7 +86,6 @@ ALL: list[Row] = [
             "extends": "ppo/pong",
             "update_epochs": 4,
             "num_minibatches": 4,
-            "normalize_over": "minibatch",
             "learning_rate_schedule": "linear",
         },
         variants={"bf16": {"precision": "bf16"}},

@@ -7,7 +7,6 @@ import torch
 
 from rl_training.algorithms.ppo import clipped_surrogate, normalize_advantage, ppo_loss, value_loss
 from rl_training.algorithms.returns import explained_variance, gae
-from rl_training.runtime.ppo_trainer import PPOConfig, normalized
 
 
 def column(*values, dtype=torch.float32):
@@ -152,18 +151,3 @@ def test_explained_variance():
     assert explained_variance(target, target) == 1
     assert explained_variance(torch.full((3,), 2.0), target) == 0
     assert explained_variance(target, torch.ones(3)) == 0  # nothing to explain
-
-
-def test_advantages_are_normalised_once_over_what_the_config_says():
-    batch = {"advantage": torch.tensor([0.0, 1.0, 2.0, 5.0])}
-    for over, what in (
-        (over, what) for over in ("minibatch", "rollout") for what in ("minibatch", "rollout")
-    ):
-        found = normalized(batch, PPOConfig(env_id="CartPole-v1", normalize_over=over), what)["advantage"]
-        if over == what:
-            torch.testing.assert_close(found.mean(), torch.tensor(0.0))
-            torch.testing.assert_close(found.std(), torch.tensor(1.0))
-        else:
-            assert found is batch["advantage"]
-    off = PPOConfig(env_id="CartPole-v1", normalize_advantages=False)
-    assert normalized(batch, off, "minibatch") is batch

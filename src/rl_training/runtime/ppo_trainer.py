@@ -30,9 +30,8 @@ class SurrogateConfig(MinibatchConfig):
     target_kl: float | None = field(
         None, "The update ends once 1.5 times this KL, in nats, is passed; none: never."
     )
-    normalize_advantages: bool = field(True, "Whether advantages get mean 0 and deviation 1.")
-    normalize_over: Literal["minibatch", "rollout"] = field(
-        "minibatch", "Over what they do; over the rollout where minibatches are small."
+    normalize_advantages: bool = field(
+        True, "Whether each minibatch's advantages get mean 0 and deviation 1."
     )
     shared_trunk: bool = field(False, "Whether actor and critic share their encoder.")
 
@@ -59,22 +58,14 @@ class PPOTrainer(OnPolicyTrainer):
         now = knobs.after(metrics.steps)
         # Compute advantage estimates A_1, ..., A_T.
         metrics.add(self.add_advantages(rollout, now))
-        batch = normalized(self.flat_batch(rollout), self.config, "rollout")
         # Optimise the surrogate, with K epochs and minibatches of size M ≤ T·B.
-        parts = minibatches(batch, now.update_epochs, self.config.num_minibatches)
+        parts = minibatches(self.flat_batch(rollout), now.update_epochs, self.config.num_minibatches)
         optimize_surrogate(parts, self.evaluate, self.optimizer, self.config, now, metrics)
         self.agent.observe(rollout["obs"])
         return metrics
 
     def evaluate(self, minibatch: Batch) -> Evaluated:
         return self.agent.evaluate(minibatch["obs"], minibatch["action"])
-
-
-def normalized(batch: Batch, config: SurrogateConfig, what: str) -> Batch:
-    """The batch, with normalised advantages if a batch of this kind is what they are normalised over."""
-    if not config.normalize_advantages or config.normalize_over != what:
-        return batch
-    return batch | {"advantage": normalize_advantage(batch["advantage"])}
 
 
 def optimize_surrogate(
@@ -87,7 +78,8 @@ def optimize_surrogate(
 ) -> None:
     """A step of the clipped surrogate on each minibatch, until the policy is far from the one that acted."""
     for minibatch in parts:
-        minibatch = normalized(minibatch, config, "minibatch")
+        if config.normalize_advantages:
+            minibatch["advantage"] = normalize_advantage(minibatch["advantage"])
         loss, numbers = ppo_loss(
             *evaluate(minibatch),
             minibatch,

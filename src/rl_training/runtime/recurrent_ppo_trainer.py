@@ -13,7 +13,7 @@ from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
-from rl_training.runtime.ppo_trainer import Evaluated, SurrogateConfig, normalized, optimize_surrogate
+from rl_training.runtime.ppo_trainer import Evaluated, SurrogateConfig, optimize_surrogate
 from rl_training.runtime.recurrent_policy import RecurrentPolicy
 from rl_training.runtime.workflows import Result, train
 
@@ -67,8 +67,9 @@ class RecurrentPPOTrainer(OnPolicyTrainer):
         metrics.add(self.add_advantages(rollout, now))
         # Optimise the surrogate over whole sequences, which begin with those memories or with an episode.
         ended = rollout["terminated"] | rollout["truncated"]
-        batch = normalized(self.time_batch(rollout), self.config, "rollout")
-        parts = sequence_minibatches(batch, ended, carry, now.update_epochs, self.config.num_minibatches)
+        parts = sequence_minibatches(
+            self.time_batch(rollout), ended, carry, now.update_epochs, self.config.num_minibatches
+        )
         optimize_surrogate(parts, self.evaluate, self.optimizer, self.config, now, metrics)
         self.agent.observe(rollout["obs"])
         return metrics
