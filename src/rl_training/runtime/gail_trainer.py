@@ -27,7 +27,7 @@ from rl_training.runtime.controls import Knobs, Now, compile_knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
-from rl_training.runtime.ppo_trainer import Evaluated, SurrogateConfig, normalized, optimize_surrogate
+from rl_training.runtime.ppo_trainer import Evaluated, SurrogateConfig, optimize_surrogate
 from rl_training.runtime.workflows import Result, train
 from rl_training.trees import tree_map
 
@@ -111,8 +111,7 @@ class GAILTrainer(OnPolicyTrainer):
         rollout["reward"] = self.imitation_reward(pairs, rollout["terminated"], now)
         metrics.add({"imitation_reward": rollout["reward"].mean()})
         metrics.add(self.add_advantages(rollout, now))
-        batch = normalized(self.flat_batch(rollout), self.config, "rollout")
-        parts = minibatches(batch, now.update_epochs, self.config.num_minibatches)
+        parts = minibatches(self.flat_batch(rollout), now.update_epochs, self.config.num_minibatches)
         optimize_surrogate(parts, self.evaluate, self.optimizer, self.config, now, metrics)
         self.agent.observe(rollout["obs"])
         return metrics
