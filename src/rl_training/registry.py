@@ -18,6 +18,8 @@ ALGORITHMS = {
     "gail": "rl_training.runtime.gail_trainer:GAILTrainer",
     "sac": "rl_training.runtime.sac_trainer:SACTrainer",
     "dqn": "rl_training.runtime.dqn_trainer:DQNTrainer",
+    "muzero": "rl_training.runtime.muzero_trainer:MuZeroTrainer",
+    "gumbel_muzero": "rl_training.runtime.gumbel_muzero_trainer:GumbelMuZeroTrainer",
 }
 
 

@@ -1,0 +1,110 @@
+"""Gumbel MuZero: its schedules, what really ran, what its temperature does, and the probes it must solve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import read_lines
+from test_muzero_trainer_smoke import SCHEDULES, TINY, counted
+
+from rl_training import evaluate_checkpoint, load_policy
+from rl_training.errors import ConfigError
+from rl_training.runtime.controls import Controls, resolve
+from rl_training.runtime.evaluation import evaluate
+from rl_training.runtime.gumbel_muzero_trainer import (
+    GumbelMuZeroConfig,
+    GumbelMuZeroTrainer,
+    train_gumbel_muzero,
+)
+from rl_training.state.seeding import fold, seed_everything
+
+
+def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
+    config = GumbelMuZeroConfig(**TINY | SCHEDULES)
+    result = train_gumbel_muzero(config, run_dir=tmp_path / "run")
+    assert result.metrics["num_simulations"] == 6
+    assert result.metrics["temperature"] == 0.25
+    assert result.metrics["root_exploration_fraction"] == 0.1
+    lines = [line for line in read_lines(result) if "num_simulations" in line]
+    knobs = [name.removesuffix("_schedule") for name in SCHEDULES]
+    for line in lines:
+        assert {name: line[name] for name in knobs} == {
+            name: resolve(name, config, line["step"]) for name in knobs
+        }
+    score = evaluate_checkpoint(result.checkpoint_path, episodes=2, seed=4)
+    assert score == evaluate_checkpoint(tmp_path / "run", episodes=2, seed=4)
+    policy = load_policy(result.checkpoint_path)
+    assert policy.agent.settings["num_simulations"] == 6
+    assert policy.act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_as_many_simulations_run_as_the_schedule_says_at_every_step(monkeypatch: Any) -> None:
+    schedule = {"type": "step", "points": [[0, 2], [20, 5], [40, 1]]}
+    config = GumbelMuZeroConfig(**TINY | dict(num_simulations_schedule=schedule, learning_starts=1000))
+    trainer, searches = GumbelMuZeroTrainer(config), counted(monkeypatch, "gumbel_muzero_search")
+    knobs = Controls.of(config)
+    for step in range(0, 60, 2):
+        trainer.iterate(knobs.at(step))
+    assert searches == [(2, 2)] * 10 + [(5, 5)] * 10 + [(1, 1)] * 10
+    searches.clear()
+    trainer.agent.act(np.zeros((1, 4), np.float32), (), explore=False)
+    assert searches == [(1, 1)], "evaluation searches as long as training did last"
+
+
+def test_the_temperature_is_the_loudness_of_the_noise() -> None:
+    """At 0 all equal roots choose alike; the louder the noise, the nearer the choices are to even."""
+    seed_everything(0)
+    trainer = GumbelMuZeroTrainer(GumbelMuZeroConfig(**TINY))
+    obs = np.repeat(np.random.standard_normal((1, 4)).astype(np.float32), 1000, 0)
+    settings = dict(num_simulations=4, root_exploration_fraction=0.0, gamma=0.99)
+    shares = {t: trainer.agent.plan(obs, temperature=t, **settings).action.mean() for t in (0.0, 0.5, 100.0)}
+    assert shares[0.0] in (0.0, 1.0)
+    assert shares[100.0] == pytest.approx(0.5, abs=0.06)
+    assert abs(shares[0.5] - 0.5) >= abs(shares[100.0] - 0.5) - 0.06
+    quiet = trainer.agent.plan(obs, temperature=0.0, **settings)
+    mixed = trainer.agent.plan(obs, temperature=0.0, **settings | dict(root_exploration_fraction=0.9))
+    assert len(np.unique(quiet.policy, axis=0)) == 1 < len(np.unique(mixed.policy, axis=0))
+
+
+def trained(env_id: str, steps: int = 500, **changes: Any) -> GumbelMuZeroTrainer:
+    settings: dict[str, Any] = dict(
+        learning_starts=60, batch_size=32, hidden_sizes=[16], latent_size=8, gamma=0.9
+    )
+    settings |= dict(learning_rate=5e-3, buffer_size=4000, total_timesteps=10**6, target_update_interval=20)
+    settings |= dict(
+        replay_ratio=0.5, num_simulations=4, support_size=5, num_envs=4, unroll_steps=2, td_steps=2
+    )
+    config = GumbelMuZeroConfig(env_id=f"probe/{env_id}-v0", **settings | changes)
+    seed_everything(1)
+    trainer = GumbelMuZeroTrainer(config)
+    knobs = Controls.of(config)
+    for step in range(0, steps, config.steps_per_iteration):
+        seed_everything(fold(1, step))
+        trainer.iterate(knobs.at(step))
+    return trainer
+
+
+def test_the_best_action_is_found() -> None:
+    trainer = trained("RewardByBoth")
+    assert evaluate(trainer.agent, trainer.config, episodes=30, seed=5)["mean_return"] == 1.0
+
+
+def test_forbidden_actions_are_never_taken() -> None:
+    """The probe raises when one is; Dirichlet noise does not bring them back."""
+    trainer = trained("Masked", 100, root_exploration_fraction=0.5)
+    evaluate(trainer.agent, trainer.config, episodes=10, seed=5, sample=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(env_id="Pendulum-v1"), "actions must be Discrete"),
+        (dict(max_considered_actions=0), "at least 1"),
+        (dict(temperature=-1.0), "at least 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GumbelMuZeroTrainer(GumbelMuZeroConfig(**TINY | changes))

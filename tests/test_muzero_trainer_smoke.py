@@ -1,0 +1,267 @@
+"""MuZero: its schedules, what really ran, its checkpoints, reanalysis, and the probes it must solve."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from runs import read_lines
+
+from rl_training import evaluate_checkpoint, load_policy
+from rl_training.errors import ConfigError
+from rl_training.networks.muzero import MuZeroNetwork
+from rl_training.runtime import search_policy
+from rl_training.runtime.controls import Controls, resolve
+from rl_training.runtime.evaluation import evaluate
+from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer, train_muzero
+from rl_training.runtime.optim import Adam
+from rl_training.state.seeding import fold, seed_everything
+
+TINY: dict[str, Any] = dict(
+    env_id="CartPole-v1",
+    total_timesteps=240,
+    num_envs=2,
+    learning_starts=60,
+    replay_ratio=0.1,
+    batch_size=8,
+    hidden_sizes=[8],
+    latent_size=8,
+    support_size=10,
+    buffer_size=500,
+    target_update_interval=5,
+    eval_episodes=1,
+    eval_interval=240,
+    log_interval=40,
+    num_simulations=4,
+)
+SCHEDULES: dict[str, Any] = dict(
+    num_simulations_schedule={"type": "linear", "start": 2, "end": 6},
+    temperature_schedule={"type": "linear", "start": 1.0, "end": 0.25},
+    root_exploration_fraction_schedule={"type": "linear", "start": 0.5, "end": 0.1},
+    reanalyse_ratio_schedule={"type": "linear", "start": 0.0, "end": 0.5},
+    priority_exponent_schedule={"type": "linear", "start": 1.0, "end": 0.5},
+    importance_exponent_schedule={"type": "linear", "start": 0.4, "end": 1.0},
+    learning_rate_schedule={"type": "cosine", "start": 1e-2, "end": 1e-3},
+)
+
+
+def counted(monkeypatch: Any, name: str) -> list[tuple[int, int]]:
+    """(asked, ran) of every search from now on: how many simulations it was told, and calls of the model."""
+    real, searches = getattr(search_policy, name), []
+
+    def search(root: Any, recurrent: Any, **options: Any) -> Any:
+        calls = 0
+
+        def counting(*inputs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return recurrent(*inputs)
+
+        result = real(root, counting, **options)
+        searches.append((options["num_simulations"], calls))
+        return result
+
+    monkeypatch.setattr(search_policy, name, search)
+    return searches
+
+
+def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
+    config = MuZeroConfig(**TINY | SCHEDULES)
+    result = train_muzero(config, run_dir=tmp_path / "run")
+    assert result.metrics["num_simulations"] == 6
+    assert result.metrics["temperature"] == 0.25
+    assert result.metrics["root_exploration_fraction"] == 0.1
+    assert result.metrics["reanalyse_ratio"] == 0.5
+    lines = [line for line in read_lines(result) if "num_simulations" in line]
+    assert [line["num_simulations"] for line in lines] == [
+        3,
+        3,
+        4,
+        5,
+        5,
+        6,
+    ]  # a half goes to the even neighbour
+    knobs = [name.removesuffix("_schedule") for name in SCHEDULES]
+    for line in lines:
+        assert {name: line[name] for name in knobs} == {
+            name: resolve(name, config, line["step"]) for name in knobs
+        }
+    assert {"policy_loss", "value_loss", "reward_loss", "loss", "value", "grad_norm"} <= result.metrics.keys()
+    # The checkpoint stands alone, and searches as long as its step did.
+    score = evaluate_checkpoint(result.checkpoint_path, episodes=2, seed=4)
+    assert score == evaluate_checkpoint(tmp_path / "run", episodes=2, seed=4)
+    policy = load_policy(result.checkpoint_path)
+    assert policy.agent.settings["num_simulations"] == 6
+    assert policy.act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_as_many_simulations_run_as_the_schedule_says_at_every_step(monkeypatch: Any) -> None:
+    schedule = {"type": "step", "points": [[0, 3], [20, 7], [40, 1]]}
+    config = MuZeroConfig(**TINY | dict(num_simulations_schedule=schedule, learning_starts=1000))
+    trainer, searches = MuZeroTrainer(config), counted(monkeypatch, "muzero_search")
+    knobs = Controls.of(config)
+    for step in range(0, 60, 2):
+        trainer.iterate(knobs.at(step))
+    assert searches == [(3, 3)] * 10 + [(7, 7)] * 10 + [(1, 1)] * 10
+    assert trainer.agent.settings["num_simulations"] == 1
+    searches.clear()
+    trainer.agent.act(np.zeros((1, 4), np.float32), (), explore=False)
+    assert searches == [(1, 1)], "evaluation searches as long as training did last"
+
+
+def test_a_fixed_value_still_works(tmp_path: Any) -> None:
+    result = train_muzero(MuZeroConfig(**TINY | dict(total_timesteps=40)), run_dir=tmp_path / "run")
+    assert result.metrics["num_simulations"] == 4 and result.metrics["temperature"] == 1.0
+
+
+def test_training_draws_by_visits_and_evaluation_takes_the_most_visited() -> None:
+    seed_everything(0)
+    trainer = MuZeroTrainer(MuZeroConfig(**TINY))
+    obs = np.repeat(np.random.standard_normal((1, 4)).astype(np.float32), 2000, 0)
+    settings = dict(num_simulations=4, root_exploration_fraction=0.0, gamma=0.99)
+    plan = trainer.agent.plan(obs, temperature=1.0, **settings)
+    np.testing.assert_allclose(plan.policy, np.repeat(plan.policy[:1], 2000, 0))  # no noise: all the same
+    assert plan.action.mean() == pytest.approx(plan.policy[0, 1], abs=0.05)
+    greedy = trainer.agent.plan(obs, temperature=0.0, **settings)
+    assert (greedy.action == plan.policy[0].argmax()).all()
+    noisy = trainer.agent.plan(obs, temperature=0.0, **settings | dict(root_exploration_fraction=0.9))
+    assert len(np.unique(noisy.policy, axis=0)) > 1
+
+
+def make_network(space: spaces.Space[Any], activation: str = "relu") -> MuZeroNetwork:
+    sizes: dict[str, Any] = dict(latent_size=6, hidden_sizes=(8, 5), support_size=7, residual_blocks=1)
+    return MuZeroNetwork(space, 4, activation=activation, image_encoder="nature", **sizes)
+
+
+@torch.no_grad()
+def test_the_model_for_a_search_is_the_model_that_is_learned() -> None:
+    """`initial` and `recurrent` decode what `represent`, `transition` and `predict` say."""
+    network = make_network(spaces.Box(-1, 1, (3,), np.float32))
+    policy, value, latent = network.initial(torch.randn(5, 3))
+    assert not policy.any() and value.abs().max() < 1e-6, "from zeros"
+    assert latent.min() == 0 and latent.max() == pytest.approx(1, abs=1e-3)
+    torch.nn.init.normal_(network.prediction[-1].weight)
+    action = torch.tensor([0, 1, 2, 3, 0])
+    reward, logits, value, following = network.recurrent(latent, action)
+    expected = network.transition(latent, action)
+    torch.testing.assert_close(following, expected)
+    said = network.predict(expected)
+    torch.testing.assert_close(logits, said.policy)
+    distribution = said.value.softmax(-1) @ torch.arange(-7.0, 8.0)
+    torch.testing.assert_close(torch.sign(value), torch.sign(distribution))
+    assert not torch.equal(reward, value) and reward.shape == value.shape == (5,)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shape", [(4, 84, 84), (84, 84, 3)])
+def test_frames(shape: tuple[int, ...]) -> None:
+    space = spaces.Box(0, 255, shape, np.uint8)
+    network = make_network(space)
+    policy, value, latent = network.initial(torch.randint(0, 255, (2, *shape), dtype=torch.uint8))
+    assert policy.shape == (2, 4) and value.shape == (2,) and latent.shape == (2, 6, 6, 6)
+    one = network.recurrent(latent, torch.tensor([0, 1]))
+    other = network.recurrent(latent, torch.tensor([1, 1]))
+    assert one[3].shape == latent.shape
+    assert not torch.equal(one[3][0], other[3][0]) and torch.equal(one[3][1], other[3][1])
+
+
+def trained(env_id: str, steps: int = 700, **changes: Any) -> MuZeroTrainer:
+    settings: dict[str, Any] = dict(
+        learning_starts=60, batch_size=32, hidden_sizes=[16], latent_size=8, gamma=0.9
+    )
+    settings |= dict(learning_rate=5e-3, buffer_size=4000, total_timesteps=10**6, target_update_interval=20)
+    settings |= dict(
+        replay_ratio=0.5, num_simulations=8, support_size=5, num_envs=4, unroll_steps=3, td_steps=3
+    )
+    config = MuZeroConfig(env_id=f"probe/{env_id}-v0", **settings | changes)
+    seed_everything(1)
+    trainer = MuZeroTrainer(config)
+    knobs = Controls.of(config)
+    for step in range(0, steps, config.steps_per_iteration):
+        seed_everything(fold(1, step))
+        trainer.iterate(knobs.at(step))
+    return trainer
+
+
+def values(trainer: MuZeroTrainer, *observations: float) -> np.ndarray:
+    return trainer.agent.value(np.array(observations, np.float32).reshape(-1, 1), ())
+
+
+def test_values_of_the_probes() -> None:
+    np.testing.assert_allclose(values(trained("DelayedReward"), 0.0, 1.0), [0.9, 1.0], atol=0.1)
+    both = trained("RewardByBoth")
+    assert evaluate(both.agent, both.config, episodes=30, seed=5)["mean_return"] == 1.0
+
+
+def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:
+    """Reward 1 a step: cut off, every step is worth 1 / (1 - γ) = 5; ended, the last one is worth 1."""
+    cut = trained("DiscreteCutOff", 1200, gamma=0.8)
+    np.testing.assert_allclose(values(cut, 0.0, 4.0), 5.0, atol=0.6)
+    ended = trained("DiscreteEnding", 1000)
+    np.testing.assert_allclose(values(ended, 4.0), 1.0, atol=0.3)
+
+
+@pytest.mark.parametrize("where", ["info", "obs"])
+def test_forbidden_actions_are_never_taken(where: str) -> None:
+    """The probe raises when one is; the best allowed one is found."""
+    trainer = trained("Masked", 200, env_kwargs={"where": where}, temperature=1.0)
+    evaluate(trainer.agent, trainer.config, episodes=20, seed=5, sample=True)
+
+
+def test_reanalysed_targets_come_from_the_target_network() -> None:
+    """With the ratio 1 policies and bootstraps are those of a new search; with 0 those that were stored."""
+    trainer = trained("DiscreteCutOff", 200)
+    now = Controls.of(trainer.config).at(0).after(0)
+    np.random.seed(3)
+    stored = trainer.draw(now)
+    policy = stored["policy"].clone()
+    plain = trainer.value_target(stored, now)
+    assert torch.equal(stored["policy"], policy)
+    now.__dict__["reanalyse_ratio"] = 1.0
+    searched = trainer.value_target(stored, now)
+    acted = stored["acted"] > 0
+    obs = trainer.replay.seen_at(stored["places"][acted.numpy()])
+    quiet = dict(num_simulations=8, temperature=0.0, root_exploration_fraction=0.0, gamma=0.9)
+    expected = trainer.agent.plan(obs, **quiet, network=trainer.target)
+    torch.testing.assert_close(stored["policy"][acted], torch.from_numpy(expected.policy))
+    assert not stored["policy"][~acted].any()
+    assert not torch.equal(plain, searched) and torch.equal(
+        plain[stored["discount"] == 0], searched[stored["discount"] == 0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(env_id="Pendulum-v1"), "actions must be Discrete"),
+        (dict(num_simulations=0), "at least 1"),
+        (dict(root_exploration_fraction=1.5), "at most 1"),
+        (dict(reanalyse_ratio=-0.5), "at least 0"),
+        (dict(buffer_size=20), "buffer_size must be at least"),
+        (dict(epsilon=0.1), "muzero has no knob epsilon"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MuZeroTrainer(MuZeroConfig(**TINY | changes))
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+def test_planning_without_torch_is_planning_with_torch(activation: str) -> None:
+    """Also for a copy of the network, and after an optimizer has moved the parameters."""
+    space = spaces.Box(-1, 1, (3,), np.float32)
+    network = make_network(space, activation=activation)
+    torch.nn.init.normal_(network.prediction[-1].weight)
+    assert (network.small is not None) == (activation != "elu")
+    for model in (network, copy.deepcopy(network)):
+        Adam([model]).parameters.mul_(1.1)
+        with torch.no_grad():
+            latent, action = model.represent(torch.randn(5, 3)), torch.tensor([0, 1, 2, 3, 0])
+            fast = model.recurrent(latent, action)
+            model.small = None
+            for one, other in zip(fast, model.recurrent(latent, action), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
