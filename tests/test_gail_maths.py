@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from rl_training.algorithms.gail import (
     REWARDS,
@@ -17,11 +18,16 @@ from rl_training.algorithms.gail import (
     gradient_penalty,
     interpolate,
 )
-from rl_training.data.imitation import draw
+from rl_training.data.imitation import draw, time_after_ends
 from rl_training.envs.spaces import ActionCodec
 from rl_training.networks.discriminator import Discriminator, SpectralLinear
 
 LOG3, LOG4 = math.log(3), math.log(4)
+
+
+def loss_of_pairs(expert: Tensor, agent: Tensor) -> Tensor:
+    """Where nobody ends an episode, the absorbing state counts nothing."""
+    return discriminator_loss(expert, agent, torch.tensor([7.0]), 0.0, 0.0)
 
 
 def test_the_loss_by_hand() -> None:
@@ -30,7 +36,7 @@ def test_the_loss_by_hand() -> None:
     parts = discriminator_answers(expert, agent)
     # -(log 3/4 + log 1/2) / 2 for the expert; -(log 3/4 + 2 log 1/4) / 3 for the agent, in which 1 - D counts.
     by_hand = (math.log(4 / 3) + math.log(2)) / 2 + (math.log(4 / 3) + 2 * LOG4) / 3
-    assert discriminator_loss(expert, agent).item() == pytest.approx(by_hand, abs=1e-6)
+    assert loss_of_pairs(expert, agent).item() == pytest.approx(by_hand, abs=1e-6)
     assert parts["discriminator_loss"].item() == pytest.approx(by_hand, abs=1e-6)
     # The expert: one right and one undecided, 3/4; the agent: one of three.
     assert parts["discriminator_accuracy"].item() == pytest.approx((3 / 4 + 1 / 3) / 2)
@@ -44,12 +50,30 @@ def test_the_loss_is_the_cross_entropy_of_labels() -> None:
     expert, agent = torch.randn(7), torch.randn(7)
     labels = torch.cat([torch.ones(7), torch.zeros(7)])
     wanted = torch.nn.functional.binary_cross_entropy_with_logits(torch.cat([expert, agent]), labels)
-    assert discriminator_loss(expert, agent).item() == pytest.approx(2 * wanted.item(), rel=1e-5)
+    assert loss_of_pairs(expert, agent).item() == pytest.approx(2 * wanted.item(), rel=1e-5)
+
+
+def test_the_loss_of_the_absorbing_state_by_hand() -> None:
+    """The expert spends half of its time there and the agent a fifth; all logits are log 3, D = 3/4."""
+    logit = torch.tensor([LOG3])
+    right, wrong = math.log(4 / 3), LOG4
+    by_hand = 2 / (0.5 + 0.8) * (0.5 * right + 0.8 * wrong) + 0.5 * right + 0.2 * wrong
+    assert discriminator_loss(logit, logit, logit, 0.5, 0.2).item() == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_the_best_discriminator_knows_the_shares_of_time() -> None:
+    """With one pair for both, the best logits are log (1 - w_e) / (1 - w_π) there, and log w_e / w_π after the end."""
+    pair = torch.tensor([math.log(0.5 / 0.8)], requires_grad=True)
+    after = torch.tensor([math.log(0.5 / 0.2)], requires_grad=True)
+    discriminator_loss(pair, pair, after, 0.5, 0.2).backward()
+    assert pair.grad is not None and after.grad is not None
+    assert pair.grad.item() == pytest.approx(0, abs=1e-6)
+    assert after.grad.item() == pytest.approx(0, abs=1e-6)
 
 
 def test_its_gradient_pulls_the_two_sides_apart() -> None:
     expert, agent = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
-    discriminator_loss(expert, agent).backward()
+    loss_of_pairs(expert, agent).backward()
     assert expert.grad is not None and agent.grad is not None
     assert expert.grad.tolist() == [-0.25, -0.25]
     assert agent.grad.tolist() == [0.25, 0.25]
@@ -143,11 +167,12 @@ def network(**changes: object) -> Discriminator:
 
 def test_an_untrained_discriminator_is_one_half_everywhere() -> None:
     made = network()
-    inputs = made.inputs(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]), torch.tensor([0, 0, 1, 0]).bool())
-    assert made(inputs).tolist() == [0.0] * 4
-    assert inputs.shape == (4, 6)
-    assert inputs[:, 3:].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
-    assert inputs[2].tolist() == [0, 0, 0, 0, 0, 1]  # of the absorbing state nothing is seen but its flag
+    inputs = made.inputs(torch.randn(3, 3), torch.tensor([0, 1, 1]))
+    assert made(inputs).tolist() == [0.0] * 3
+    assert inputs.shape == (3, 6)
+    assert inputs[:, 3:].tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+    assert made.absorbing().tolist() == [[0, 0, 0, 0, 0, 1]]
+    assert made(made.absorbing()).item() == 0.0
 
 
 def test_a_spectrally_normalised_layer_stretches_nothing() -> None:
@@ -168,15 +193,18 @@ def test_a_spectrally_normalised_layer_stretches_nothing() -> None:
     assert torch.equal(layer.direction, before)  # rewards read the discriminator and must not move it
 
 
-def test_rows_are_drawn_evenly_and_ends_last() -> None:
+def test_pairs_are_drawn_evenly() -> None:
     np.random.seed(0)
-    pairs = {"obs": np.arange(60.0)[:, None], "action": np.arange(60), "ends": 2.0}
-    rows = draw(pairs, 20_000, steps_after_end=20.0)
-    assert rows["absorbing"].mean() == pytest.approx(40 / 100, abs=0.02)
-    real = rows["action"][~rows["absorbing"]]
-    assert np.bincount(real, minlength=60).min() > 120  # 200 expected of each
+    rows = draw({"obs": np.arange(60.0)[:, None], "action": np.arange(60), "ends": 2.0}, 12_000)
+    assert np.bincount(rows["action"], minlength=60).min() > 120  # 200 expected of each
     assert (rows["obs"][:, 0] == rows["action"]).all()
-    assert not draw(pairs, 100, steps_after_end=0.0)["absorbing"].any()
+
+
+def test_the_time_after_ends() -> None:
+    pairs = {"obs": np.zeros((60, 1)), "action": np.zeros(60), "ends": 2.0}
+    assert time_after_ends(pairs, 20.0) == pytest.approx(40 / 100)
+    assert time_after_ends(pairs, 0.0) == 0.0
+    assert time_after_ends(pairs | {"ends": 0.0}, 20.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,14 @@ import torch
 from runs import TINY, clip_fractions, knobs_in_training_lines, read_lines
 
 from rl_training import load_config, resume
+from rl_training.data.demonstrations import (
+    Demonstrations,
+    Episode,
+    load_demonstrations,
+    save_demonstrations,
+)
 from rl_training.errors import ConfigError, RunError
+from rl_training.registry import shipped_file
 from rl_training.runtime.controls import Controls, resolve_clip_coefficient
 from rl_training.runtime.gail_trainer import GAILConfig, GAILTrainer, train_gail
 from rl_training.runtime.ppo_trainer import PPOConfig, train_ppo
@@ -135,17 +142,19 @@ def test_what_follows_a_termination_is_part_of_the_last_reward() -> None:
     ends = (with_end - without)[terminated]
     assert (ends < 0).all() and torch.allclose(ends, ends[0].expand_as(ends), atol=1e-4)
     assert torch.equal(with_end[~terminated], without[~terminated])
-    flagged = torch.zeros(1, 7)  # of 4 + 2 + 1 inputs
-    flagged[0, -1] = 1
-    assert ends[0].item() == pytest.approx(0.9 / 0.1 * made.discriminator(flagged).item(), rel=1e-3)
+    absorbing = made.discriminator(made.discriminator.absorbing()).item()
+    assert ends[0].item() == pytest.approx(0.9 / 0.1 * absorbing, rel=1e-3)
 
 
 def test_the_discriminator_learns_to_tell_the_two_apart() -> None:
     made = trainer(discriminator_updates=100, discriminator_learning_rate=1e-2, gradient_penalty_coef=0.0)
-    assert iterate(made, 3)["discriminator_accuracy"] > 0.9
+    assert iterate(made, 4)["discriminator_accuracy"] > 0.8
 
 
-@pytest.mark.parametrize("changes", [dict(gradient_penalty="zero_centred"), dict(spectral_norm=True)])
+@pytest.mark.parametrize(
+    "changes",
+    [dict(gradient_penalty="zero_centred"), dict(gradient_penalty="interpolated"), dict(spectral_norm=True)],
+)
 def test_every_regulariser_holds_the_slope_down(changes: dict[str, Any]) -> None:
     """The same discriminator, free and held: its logits must lie nearer together."""
     strong = dict(discriminator_updates=100, discriminator_learning_rate=1e-2)
@@ -238,14 +247,41 @@ def test_every_kind_of_environment_trains(env_id: str, changes: dict[str, Any], 
     assert metrics["episodes"] > 0 and "discriminator_accuracy" in metrics
 
 
+@pytest.mark.parametrize(("wrong", "expected"), [(False, 1.0), (True, -1.0)])
+def test_the_expert_is_imitated_whatever_it_earns(wrong: bool, expected: float, tmp_path: Path) -> None:
+    """One step, in which the action that matches the observation's sign earns 1 and the other -1."""
+
+    def step(sign: float) -> Episode:
+        action = np.array([int((sign > 0) != wrong)])
+        obs = np.array([[sign], [sign]], np.float32)
+        return Episode(obs, action, np.zeros(1), np.ones(1, np.bool_), np.zeros(1, np.bool_))
+
+    expert = Demonstrations("probe/RewardByBoth-v0", [step(sign) for sign in (1.0, -1.0) * 8])
+    save_demonstrations(expert, str(tmp_path / "demos.npz"))
+    config = GAILConfig(
+        env_id="probe/RewardByBoth-v0",
+        demonstrations=str(tmp_path / "demos.npz"),
+        total_timesteps=4096,
+        num_envs=8,
+        num_steps=16,
+        learning_rate=1e-2,
+        learning_rate_schedule="linear",
+        discriminator_updates=4,
+        discriminator_rollouts=8,
+        discriminator_batch_size=64,
+        discriminator_learning_rate=1e-2,
+        discriminator_learning_rate_schedule="linear",
+        hidden_sizes=[16],
+        discriminator_hidden_sizes=[16],
+    )
+    result = train_gail(config, run_dir=tmp_path / "run")
+    assert result.metrics["eval/mean_return"] == expected
+
+
 def test_the_shipped_demonstrations_are_those_of_experts() -> None:
     for name, episodes, lowest in (("cartpole", 10, 500), ("pendulum", 20, -260), ("acrobot", 20, -115)):
         config = load_config(f"gail/{name}")
-        about = json.loads(Path(load_file(config.demonstrations)).with_suffix(".json").read_text())
+        about = json.loads(shipped_file(config.demonstrations).with_suffix(".json").read_text())
+        assert about["env_id"] == config.env_id
         assert about["episodes"] == episodes and min(about["returns"]) >= lowest
-
-
-def load_file(name: str) -> Path:
-    from rl_training.registry import shipped_file
-
-    return shipped_file(name)
+        assert load_demonstrations(config.demonstrations).returns == about["returns"]

@@ -31,6 +31,11 @@ class Gate:
     control: bool = False
     overrides: tuple[str, ...] = ()  # of the config, `key=value` each
     seeds: tuple[int, ...] = SEEDS
+    label: str = ""  # what it is called, where the name of its config is another gate's
+
+    @property
+    def name(self) -> str:
+        return self.label or self.config
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,12 @@ class Outcome:
     steps_per_second: float
 
 
+# A discriminator that answers 1/2 to everything: as shipped the reward is then 0, in the other form log 2 a step.
+CONSTANT = ("discriminator_updates=0",)
+POSITIVE = (*CONSTANT, "reward_form=positive", "absorbing_states=false")
+
 GATES = {
-    gate.config: gate
+    gate.name: gate
     for gate in (
         Gate("ppo/cartpole", 475),
         Gate("ppo/acrobot", -95),
@@ -57,6 +66,14 @@ GATES = {
         Gate("sac/pendulum", -180, episodes=100),
         Gate("sac/halfcheetah", 3000, overrides=("total_timesteps=100_000",), seeds=(1, 2, 3)),
         Gate("dqn/cartpole", 475),
+        Gate("gail/cartpole", 475),
+        Gate("gail/cartpole", 475, control=True, overrides=CONSTANT, label="gail/cartpole, constant D"),
+        # No control: that this passes is why CartPole alone says nothing about imitation.
+        Gate("gail/cartpole", 475, overrides=POSITIVE, label="gail/cartpole, constant reward"),
+        Gate("gail/pendulum", -300),
+        Gate("gail/acrobot", -110),
+        Gate("gail/acrobot", -110, control=True, overrides=CONSTANT, label="gail/acrobot, constant D"),
+        Gate("gail/acrobot", -110, control=True, overrides=POSITIVE, label="gail/acrobot, constant reward"),
     )
 }
 
@@ -100,7 +117,7 @@ def passed(gate: Gate, outcomes: list[Outcome]) -> bool:
 def table(gate: Gate, outcomes: list[Outcome]) -> str:
     """A Markdown table of every seed, and the median against the gate."""
     lines = [
-        f"{gate.config}: mean return of {gate.episodes} greedy episodes",
+        f"{gate.name}: mean return of {gate.episodes} greedy episodes",
         "",
         "| seed | untrained | trained | steps | steps/s |",
         "|---:|---:|---:|---:|---:|",

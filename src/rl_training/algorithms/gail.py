@@ -20,19 +20,31 @@ REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def discriminator_loss(expert: Tensor, agent: Tensor) -> Tensor:
+def discriminator_loss(
+    expert: Tensor, agent: Tensor, absorbing: Tensor, expert_share: float, agent_share: float
+) -> Tensor:
     """-E_expert[log D] - E_π[log(1 - D)] for the logits [N] of expert pairs and [M] of the agent's: equation 17 with
-    the labels exchanged."""
-    return F.softplus(-expert).mean() + F.softplus(agent).mean()
+    the labels exchanged.
+
+    The logit of the absorbing state, in which the two spend the shares w_e and w_π of their time, is one number, and
+    so are its expectations: they need no sample. With c = 2 / ((1 - w_e) + (1 - w_π)), which leaves the best D what it
+    is and gives pairs their full weight however short episodes are,
+
+        -c (1 - w_e) E_expert[log D] - c (1 - w_π) E_π[log(1 - D)] - w_e log D(s_a) - w_π log(1 - D(s_a)).
+    """
+    scale = 2 / (2 - expert_share - agent_share)
+    pairs = (1 - expert_share) * F.softplus(-expert).mean() + (1 - agent_share) * F.softplus(agent).mean()
+    after = expert_share * F.softplus(-absorbing) + agent_share * F.softplus(absorbing)
+    return scale * pairs + after.sum()
 
 
 def discriminator_answers(expert: Tensor, agent: Tensor) -> dict[str, Tensor]:
-    """What is worth logging of the logits of both sides, which count alike: the loss, the share of right answers, and
-    the entropy of D, in nats."""
+    """What is worth logging of the logits of both sides' pairs, which count alike: the loss, the share of right
+    answers, and the entropy of D, in nats."""
     # A logit of 0 is no answer and counts as half right, so that a constant D is right half of the time.
     right = (1 + expert.sign().mean()) / 2 + (1 - agent.sign().mean()) / 2
     return {
-        "discriminator_loss": discriminator_loss(expert, agent),
+        "discriminator_loss": F.softplus(-expert).mean() + F.softplus(agent).mean(),
         "discriminator_accuracy": right / 2,
         "discriminator_entropy": (_entropy(expert).mean() + _entropy(agent).mean()) / 2,
     }

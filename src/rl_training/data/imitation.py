@@ -63,17 +63,16 @@ def join(pools: Sequence[Pairs]) -> Pairs:
     return joined | {"ends": sum(pool["ends"] for pool in pools)}
 
 
-def draw(pairs: Pairs, count: int, steps_after_end: float) -> Batch:
-    """`count` rows with equal chances: `obs` and `action` [count, ...], and `absorbing` [count].
+def draw(pairs: Pairs, count: int) -> Batch:
+    """`obs` and `action` [count, ...] of pairs drawn with equal chances."""
+    chosen = np.random.randint(0, len(pairs["action"]), count)
+    return {"obs": tree_map(lambda column: column[chosen], pairs["obs"]), "action": pairs["action"][chosen]}
 
-    Every termination is followed by `steps_after_end` steps in the absorbing state, which are rows too; what `obs`
-    and `action` hold for those means nothing.
-    """
-    rows = len(pairs["action"])
-    place = np.random.random_sample(count) * (rows + pairs["ends"] * steps_after_end)
-    chosen = np.minimum(place.astype(np.int64), rows - 1)
-    obs = tree_map(lambda column: column[chosen], pairs["obs"])
-    return {"obs": obs, "action": pairs["action"][chosen], "absorbing": place >= rows}
+
+def time_after_ends(pairs: Pairs, steps_after_end: float) -> float:
+    """The share of all time that is spent in the absorbing state, if each end is followed by so many steps in it."""
+    after = pairs["ends"] * steps_after_end
+    return after / (len(pairs["action"]) + after)
 
 
 def _like(space: Any, obs: Any) -> Any:

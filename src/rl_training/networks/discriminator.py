@@ -32,7 +32,7 @@ class Discriminator(nn.Module):
         self.observation = make_inputs(observation_space, image_encoder)
         self.action = make_inputs(_model_space(action_space), image_encoder)
         linear = SpectralLinear if spectral_norm else nn.Linear
-        size = self.observation.features + self.action.features + 1
+        self.size = size = self.observation.features + self.action.features + 1
         self.hidden = nn.ModuleList()
         for units in hidden_sizes:
             self.hidden.append(orthogonal(linear(size, units)))
@@ -41,11 +41,16 @@ class Discriminator(nn.Module):
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
 
-    def inputs(self, obs: Any, action: Tensor, absorbing: Tensor) -> Tensor:
-        """[N, F]: the observation's features, the action's, and a flag; all but the flag is 0 where `absorbing` [N]."""
+    def inputs(self, obs: Any, action: Tensor) -> Tensor:
+        """[N, F]: the observation's features, the action's, and the flag of the absorbing state, which is 0."""
         pair = torch.cat([self.observation(obs), self.action(action)], -1)
-        flag = absorbing.float().unsqueeze(-1)
-        return torch.cat([pair * (1 - flag), flag], -1)
+        return F.pad(pair, (0, 1))
+
+    def absorbing(self) -> Tensor:
+        """[1, F]: of the state that follows a termination nothing is seen but its flag."""
+        flag = torch.zeros(1, self.size, device=self.output.weight.device)
+        flag[:, -1] = 1.0
+        return flag
 
     def forward(self, inputs: Tensor) -> Tensor:
         for layer in self.hidden:

@@ -79,7 +79,7 @@ CONTROLS: dict[str, Control] = {
         ),
         _knob(
             "gradient_penalty_coef",
-            1.0,
+            0.1,
             "Weight of the penalty on the discriminator's slope.",
             "gradient_penalty_weight",
         ),

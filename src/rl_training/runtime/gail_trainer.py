@@ -19,7 +19,7 @@ from rl_training.algorithms.gail import (
 from rl_training.config import Units, field, schedulable
 from rl_training.data.batch import Batch, minibatches
 from rl_training.data.demonstrations import check_fit
-from rl_training.data.imitation import ExpertPairs, Pairs, agent_pairs, draw, join
+from rl_training.data.imitation import ExpertPairs, Pairs, agent_pairs, draw, join, time_after_ends
 from rl_training.data.minari_datasets import read
 from rl_training.errors import ConfigError
 from rl_training.networks.discriminator import Discriminator
@@ -55,10 +55,10 @@ class GAILConfig(SurrogateConfig):
     )
     discriminator_learning_rate: float = field(1e-3, "Adam's step size for the discriminator.")
     discriminator_hidden_sizes: tuple[Units, ...] = field((64, 64), "Units of its hidden layers, all tanh.")
-    gradient_penalty_coef: float = field(1.0, "Weight of the penalty on the discriminator's slope; 0: none.")
-    gradient_penalty: Literal["interpolated", "zero_centred"] = field(
-        "interpolated",
-        "Slope 1 between expert and agent (WGAN-GP), or slope 0 at the expert's pairs (R1).",
+    gradient_penalty_coef: float = field(0.1, "Weight of the penalty on the discriminator's slope; 0: none.")
+    gradient_penalty: Literal["zero_centred", "interpolated"] = field(
+        "zero_centred",
+        "Slope 0 at the expert's pairs (R1), or slope 1 between expert and agent (WGAN-GP).",
     )
     spectral_norm: bool = field(False, "Whether no layer of the discriminator may stretch its input.")
     bc_epochs: int = field(
@@ -140,45 +140,42 @@ class GAILTrainer(OnPolicyTrainer):
         return pool
 
     def improve_discriminator(self, pool: Pairs, now: Now, metrics: Metrics) -> None:
-        config = self.config
+        config, sides = self.config, (self.expert.pairs, pool)
         between = config.gradient_penalty == "interpolated"
-        steps_after_end = 1 / (1 - now.gamma) if config.absorbing_states else 0.0
+        # A termination is followed by the discount's horizon in the absorbing state.
+        lasting = 1 / (1 - now.gamma) if config.absorbing_states else 0.0
+        shares = [time_after_ends(side, lasting) for side in sides]
         answers = []
         for _ in range(config.discriminator_updates):
-            drawn = (
-                draw(side, config.discriminator_batch_size, steps_after_end)
-                for side in (self.expert.pairs, pool)
-            )
-            rows = self.inputs(**tree_map(lambda *columns: np.concatenate(columns), *drawn))
-            expert, agent = rows.chunk(2)
-            logits = self.discriminator(rows)
-            loss = discriminator_loss(*logits.chunk(2))
-            answers.append(logits.detach().chunk(2))
+            drawn = (draw(side, config.discriminator_batch_size) for side in sides)
+            rows = self.inputs(tree_map(lambda *columns: np.concatenate(columns), *drawn))
+            logits = self.discriminator(torch.cat([rows, self.discriminator.absorbing()]))
+            expert, agent, absorbing = logits.tensor_split([len(rows) // 2, len(rows)])
+            loss = discriminator_loss(expert, agent, absorbing, *shares)
+            answers.append((expert.detach(), agent.detach()))
             if now.gradient_penalty_coef:
-                at = interpolate(expert, agent) if between else expert
-                penalty = gradient_penalty(self.discriminator.slope(at.detach()), target=float(between))
+                at, others = rows.detach().chunk(2)
+                slope = self.discriminator.slope(interpolate(at, others) if between else at)
+                penalty = gradient_penalty(slope, target=float(between))
                 metrics.add({"gradient_penalty": penalty.detach()})
                 loss = loss + now.gradient_penalty_coef * penalty
             self.discriminator_optimizer.step(loss, now.discriminator_learning_rate, None)
         if answers:
             metrics.add(discriminator_answers(*map(torch.cat, zip(*answers, strict=True))))
 
-    def inputs(self, obs: Any, action: np.ndarray, absorbing: np.ndarray) -> Tensor:
-        """Rows as the discriminator sees them, through the policy's normaliser."""
-        columns = (torch.as_tensor(column, device=self.agent.device) for column in (action, absorbing))
-        return self.discriminator.inputs(self.agent.inputs(obs), *columns)
+    def inputs(self, pairs: Batch) -> Tensor:
+        """Pairs as the discriminator sees them, through the policy's normaliser."""
+        action = torch.as_tensor(pairs["action"], device=self.agent.device)
+        return self.discriminator.inputs(self.agent.inputs(pairs["obs"]), action)
 
     def imitation_reward(self, pairs: Pairs, terminated: Tensor, now: Now) -> Tensor:
         """The rewards [T, B] of a rollout's pairs, and with the last of an episode what its end is worth."""
-        form, rows = REWARDS[self.config.reward_form], len(pairs["action"])
+        form = REWARDS[self.config.reward_form]
         with torch.no_grad():
-            inputs = self.inputs(pairs["obs"], pairs["action"], np.zeros(rows, np.bool_))
-            reward = form(self.discriminator(inputs)).cpu().reshape(terminated.shape)
+            reward = form(self.discriminator(self.inputs(pairs))).cpu().reshape(terminated.shape)
             if self.config.absorbing_states:
-                absorbed = torch.zeros_like(inputs[:1])
-                absorbed[:, -1] = 1.0
-                end = end_reward(form(self.discriminator(absorbed)).item(), now.gamma)
-                reward = reward + end * terminated
+                absorbing = form(self.discriminator(self.discriminator.absorbing())).item()
+                reward = reward + end_reward(absorbing, now.gamma) * terminated
         return reward
 
 
