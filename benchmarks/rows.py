@@ -336,8 +336,9 @@ ALL: list[Row] = [
         title="GAIL against our own PPO on CartPole-v1, with the settings of `ppo-cartpole`; 4 updates of the "
         "discriminator per rollout, with 128 pairs of each side, 64-64 tanh units and a gradient penalty. The section "
         "`discriminator` is those updates and the rewards.",
-        steps=100_000,
+        steps=50_000,
         at_least=0.75,
+        rounds=3,
         base=PPO_CARTPOLE,
         config=PPO_CARTPOLE
         | dict(
@@ -346,7 +347,7 @@ ALL: list[Row] = [
             discriminator_updates=4,
             discriminator_batch_size=128,
             discriminator_hidden_sizes=[64, 64],
-            gradient_penalty_coef=1.0,
+            gradient_penalty_coef=0.1,
         ),
     ),
     Scaling(
