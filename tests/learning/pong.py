@@ -18,11 +18,29 @@ GAMES = 50
 
 
 def welch(better: np.ndarray, worse: np.ndarray) -> tuple[float, float]:
-    """t = (m₁ - m₂) / √(s₁²/n₁ + s₂²/n₂), and the one-sided p by the normal tail, which for 50 games each is the
-    t distribution's to within a few per cent."""
-    spread = better.var(ddof=1) / len(better) + worse.var(ddof=1) / len(worse)
+    """t = (m₁ - m₂) / √(v₁ + v₂) with v = s²/n, and its one-sided p.
+
+    The degrees of freedom are Welch's and Satterthwaite's: (v₁ + v₂)² / (v₁²/(n₁ - 1) + v₂²/(n₂ - 1)).
+    """
+    parts = [(games.var(ddof=1) / len(games), len(games) - 1) for games in (better, worse)]
+    spread = sum(v for v, _ in parts)
     t = (better.mean() - worse.mean()) / math.sqrt(spread)
-    return t, 0.5 * math.erfc(t / math.sqrt(2))
+    return t, student_tail(t, spread**2 / sum(v**2 / free for v, free in parts))
+
+
+def student_tail(t: float, dof: float) -> float:
+    """P(T > t) of Student's t distribution.
+
+    With T = √dof tan θ the density is c cosⁿ⁻¹ θ, n = dof, on (-π/2, π/2): integrated from θ to the end by
+    Gauss and Legendre's rule, and divided by c⁻¹ = √π Γ(n/2) / Γ((n + 1)/2).
+    """
+    begin = math.atan2(t, math.sqrt(dof))
+    width = math.pi / 2 - begin
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    angles = begin + width * (nodes + 1) / 2
+    integral = width / 2 * float(weights @ np.cos(angles) ** (dof - 1))
+    whole = math.log(math.pi) / 2 + math.lgamma(dof / 2) - math.lgamma((dof + 1) / 2)
+    return integral / math.exp(whole)
 
 
 def run(run_dir: Path, overrides: list[str]) -> tuple[np.ndarray, np.ndarray]:
