@@ -17,6 +17,10 @@ from typing import Any
 PLACES = {
     "rl_training.envs.environments:Environments.step": "env",
     "rl_training.data.collector:Collector.collect": "storing",
+    "rl_training.data.replay:Replay.add": "storing",
+    "rl_training.data.replay:Replay.sample": "sampling",
+    "rl_training.data.replay:Replay.sample_by_priority": "sampling",
+    "rl_training.data.replay:Replay.set_priorities": "sampling",
     "rl_training.runtime.metrics:MetricsWindow.add": "logging",
     "rl_training.runtime.metrics:MetricsWindow.take": "logging",
     "rl_training.runtime.engine:Engine._write": "logging",
@@ -29,6 +33,7 @@ NAMES = (
     "env",
     "acting",
     "storing",
+    "sampling",
     "returns",
     "update",
     "discriminator",

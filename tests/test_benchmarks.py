@@ -259,7 +259,14 @@ def test_sections_take_off_what_is_inside_them(monkeypatch: pytest.MonkeyPatch) 
     assert times.table({"cpu_seconds": 20.0, "wall_seconds": 40.0})["other"]["cpu_seconds"] == 4
 
 
-def test_a_profiled_run_finds_its_sections(tmp_path: Path) -> None:
+PROFILED: dict[str, dict[str, Any]] = {
+    "ppo": dict(num_envs=2, num_steps=16),
+    "dqn": dict(num_envs=2, learning_starts=16, train_frequency=8, buffer_size=200, prioritized=True),
+}
+
+
+@pytest.mark.parametrize("algo", PROFILED)
+def test_a_profiled_run_finds_its_sections(algo: str, tmp_path: Path) -> None:
     """In a child, because profiling replaces functions of the package."""
     path = tmp_path / "sections.json"
 
@@ -270,18 +277,22 @@ def test_a_profiled_run_finds_its_sections(tmp_path: Path) -> None:
             path.write_text(json.dumps({"steps": steps, **cost, **more}))
 
         ours.report = keep  # type: ignore[assignment]
-        config = dict(
-            algo="ppo", env_id="CartPole-v1", num_envs=2, num_steps=16, total_timesteps=64, eval_episodes=1
-        )
+        config = dict(algo=algo, env_id="CartPole-v1", total_timesteps=64, eval_episodes=1) | PROFILED[algo]
         ours.main({"config": config, "warm_up": 32, "episodes": 0, "profile": True})
 
     assert in_child(child) == 0
     done = json.loads(path.read_text())
     calls = {name: section["calls"] for name, section in done["sections"].items()}
     assert calls["env"] == 32
-    assert calls["acting"] >= 32
-    assert calls["update"] == 2
-    assert calls["returns"] >= 2
+    if algo == "ppo":
+        assert calls["acting"] >= 32 and calls["update"] == 2 and calls["returns"] >= 2
+    else:
+        assert calls["acting"] == 2 * 24  # `act`, and `value` inside it, after the random steps
+        assert calls["update"] == 4 and calls["returns"] == 0
+        assert calls["storing"] == 32
+        assert (
+            calls["sampling"] == 2 * 16
+        )  # 0.25 updates a step: each draws, and sets the priorities of, a batch
     assert min(calls[name] for name in ("checkpoint", "logging", "evaluation", "storing")) >= 1
     total = sum(section["cpu_seconds"] for name, section in done["sections"].items() if name != "evaluation")
     assert total == pytest.approx(done["cpu_seconds"])
