@@ -66,6 +66,8 @@ GATES = {
         Gate("sac/pendulum", -180, episodes=100),
         Gate("sac/halfcheetah", 3000, overrides=("total_timesteps=100_000",), seeds=(1, 2, 3)),
         Gate("dqn/cartpole", 475),
+        Gate("muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
+        Gate("gumbel_muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("gail/cartpole", 475),
         Gate("gail/cartpole", 475, control=True, overrides=CONSTANT, label="gail/cartpole, constant D"),
         # No control: that this passes is why CartPole alone says nothing about imitation.

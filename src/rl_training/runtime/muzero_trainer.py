@@ -151,23 +151,23 @@ class MuZeroTrainer(OffPolicyTrainer):
 
     def value_target(self, batch: Batch, now: Now) -> Tensor:
         """z [K + 1, B], after `batch["policy"]` is renewed where positions are searched anew."""
-        value = torch.zeros_like(batch["returns"])
-        bootstraps = batch["discount"] != 0
+        value = torch.zeros(batch["returns"].shape)
+        bootstraps = (batch["discount"] != 0).cpu()
         anew = torch.rand(self.config.batch_size) < now.reanalyse_ratio
         found = bootstraps & ~anew
         if found.any():
             inputs = self.agent.inputs(self.replay.seen_at(batch["bootstrap"][found.numpy()]))
             with torch.inference_mode():
-                value[found] = self.target.initial(inputs)[1]
+                value[found] = self.target.initial(inputs)[1].cpu()
         if anew.any():
             # Both kinds of positions in one search: those whose policy is learned, and those bootstrapped from.
-            acted, found = (batch["acted"] > 0) & anew, bootstraps & anew
+            acted, found = (batch["acted"] > 0).cpu() & anew, bootstraps & anew
             places = batch["places"][acted.numpy()], batch["bootstrap"][found.numpy()]
             obs = self.replay.seen_at(np.concatenate(places))
             plan = self.agent.plan(obs, **planning(now) | QUIET, network=self.target)
-            batch["policy"][acted] = torch.from_numpy(plan.policy[: len(places[0])])
+            batch["policy"][acted] = torch.from_numpy(plan.policy[: len(places[0])]).to(self.agent.device)
             value[found] = torch.from_numpy(plan.value[len(places[0]) :])
-        return batch["returns"] + batch["discount"] * value
+        return batch["returns"] + batch["discount"] * value.to(self.agent.device)
 
     def unroll(self, batch: Batch) -> Predictions:
         """What the heads say of all states, [(K + 1) · B, ...]: the dynamics step by step, the heads all at once."""
