@@ -75,7 +75,11 @@ class GAILTrainer(OnPolicyTrainer):
     def __init__(self, config: GAILConfig) -> None:
         super().__init__(config)
         self.codec = self.collector.environments.codec
-        self.expert = self.read_expert()
+        try:
+            self.expert = self.read_expert()
+        except ConfigError:
+            self.close()  # worker processes, where environments have some
+            raise
         self.agent.observe(self.expert.pairs["obs"])  # one normaliser for the policy and both sides of D
         self.discriminator = Discriminator(
             self.observation_space,
