@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from runs import read_lines
 
-from rl_training import evaluate_checkpoint, load_policy
+from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.runtime import search_policy
@@ -265,3 +265,13 @@ def test_planning_without_torch_is_planning_with_torch(activation: str) -> None:
             model.small = None
             for one, other in zip(fast, model.recurrent(latent, action), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_frames_of_a_game_are_learned_from(tmp_path: Any) -> None:
+    """Stacks rebuilt from frames that are stored once go through the residual model; all losses are finite."""
+    pytest.importorskip("ale_py")
+    small = "total_timesteps=60 learning_starts=30 num_envs=2 batch_size=4 num_simulations=2 latent_size=4 "
+    small += "support_size=5 buffer_size=3000 max_episode_steps=40 hidden_sizes=[8] eval_interval=60 eval_episodes=1"
+    config = load_config("muzero/breakout", ["env_kwargs={frame_size: 36}", *small.split()])
+    result = train_muzero(config, run_dir=tmp_path / "run")
+    assert {"policy_loss", "value_loss", "reward_loss", "eval/mean_return"} <= result.metrics.keys()

@@ -1,7 +1,7 @@
 """`make learn`: every gate, every seed."""
 
 import pytest
-from learning import pong
+from learning import pong, tictactoe
 from learning.gates import GATES, passed, run_gate, table
 
 
@@ -17,3 +17,8 @@ def test_gate(name):
 @pytest.mark.learn
 def test_pong_improves():
     assert pong.main([]) == 0
+
+
+@pytest.mark.learn
+def test_tictactoe_is_not_lost():
+    assert tictactoe.main([]) == 0

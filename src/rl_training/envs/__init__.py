@@ -8,3 +8,4 @@ gym.register(
     max_episode_steps=500,
     reward_threshold=475.0,
 )
+gym.register("rl_training/TicTacToe-v0", "rl_training.envs.tictactoe:TicTacToe", max_episode_steps=9)
