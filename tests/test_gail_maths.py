@@ -136,6 +136,19 @@ def test_the_slope_written_out_is_the_gradient(hidden_sizes: tuple[int, ...], sp
         assert torch.allclose(mine, theirs, atol=1e-4)
 
 
+def test_the_logits_for_a_loss_have_the_gradient_of_the_plain_ones() -> None:
+    made = network(hidden_sizes=(8, 5))
+    torch.nn.init.normal_(made.output.weight)
+    inputs, gradients = torch.randn(9, 6), []
+    for logits in (made(inputs), made.for_loss(inputs)):
+        made.zero_grad()
+        logits.square().sum().backward()
+        gradients.append([parameter.grad.clone() for parameter in made.parameters()])
+    assert made.stack is not None and network(spectral_norm=True).stack is None
+    for mine, theirs in zip(*gradients, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-4)
+
+
 def test_a_constant_discriminator_has_a_penalty_and_no_nan() -> None:
     made = network()
     penalty = gradient_penalty(made.slope(torch.randn(5, 6)), 1.0)

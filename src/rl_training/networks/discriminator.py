@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.networks.dense import DenseStack
 from rl_training.networks.encoders import make_inputs, orthogonal
 
 
@@ -18,6 +19,8 @@ class Discriminator(nn.Module):
 
     Its hidden layers are tanh. The output layer begins at 0: before the first update D is one half everywhere.
     """
+
+    transient = ("stack",)
 
     def __init__(
         self,
@@ -40,6 +43,8 @@ class Discriminator(nn.Module):
         self.output = linear(size, 1)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
+        plain = not spectral_norm and not list(self.observation.parameters())
+        self.stack = DenseStack([*self.hidden, self.output], relu=False) if plain else None
 
     def inputs(self, obs: Any, action: Tensor) -> Tensor:
         """[N, F]: the observation's features, the action's, and the flag of the absorbing state, which is 0."""
@@ -56,6 +61,10 @@ class Discriminator(nn.Module):
         for layer in self.hidden:
             inputs = layer(inputs).tanh()
         return self.output(inputs).squeeze(-1)
+
+    def for_loss(self, inputs: Tensor) -> Tensor:
+        """The same as `forward`, for a loss whose `backward` is called once; cheaper where layers are plain."""
+        return self(inputs) if self.stack is None else self.stack.for_loss(inputs).squeeze(-1)
 
     def slope(self, inputs: Tensor) -> Tensor:
         """∇ₓ f at inputs [N, F], with gradients: g ← (g ∘ (1 - h²)) W from layer to layer, with h = tanh(W x + b).

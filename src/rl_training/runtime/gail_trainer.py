@@ -153,7 +153,7 @@ class GAILTrainer(OnPolicyTrainer):
         for _ in range(config.discriminator_updates):
             drawn = (draw(side, config.discriminator_batch_size) for side in sides)
             rows = self.inputs(tree_map(lambda *columns: np.concatenate(columns), *drawn))
-            logits = self.discriminator(torch.cat([rows, self.discriminator.absorbing()]))
+            logits = self.discriminator.for_loss(torch.cat([rows, self.discriminator.absorbing()]))
             expert, agent, absorbing = logits.tensor_split([len(rows) // 2, len(rows)])
             loss = discriminator_loss(expert, agent, absorbing, *shares)
             answers.append((expert.detach(), agent.detach()))
