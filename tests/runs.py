@@ -178,7 +178,7 @@ RUNS: dict[str, dict[str, Any]] = {
         discriminator_batch_size=32,
         discriminator_hidden_sizes=[16],
         spectral_norm=True,
-        gradient_penalty="zero_centred",
+        gradient_penalty="interpolated",
         normalize_observations=True,
         gradient_penalty_coef_schedule={"type": "linear", "start": 1.0, "end": 0.1},
     ),
