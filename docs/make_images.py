@@ -1,8 +1,8 @@
-"""Draws the pictures of the documentation again: `python docs/make_images.py`.
+"""Draws the pictures of the documentation again: `python docs/make_images.py [PONG_RUN_DIR]`.
 
-Trains `ppo/cartpole` with seeds 1 to 5 (some minutes), photographs the terminal display in the middle of the
-first run, draws the learning curves of all five, and draws every kind of schedule with the command line itself.
-Needs the extra `plot`.
+Given the directory of a run of `ppo/pong`, it draws that run's curve and nothing else. Otherwise it trains
+`ppo/cartpole` with seeds 1 to 5 (some minutes), photographs the terminal display in the middle of the first run, draws
+the learning curves of all five, and draws every kind of schedule with the command line itself. Needs the extra `plot`.
 """
 
 from __future__ import annotations
@@ -83,8 +83,26 @@ def draw_curves(runs: list[Path], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def draw_pong(run: Path, path: Path) -> None:
+    """Points a game and the length of games over the run: means of the last 100."""
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    panels = (("episode_return", "points a game"), ("episode_length", "steps a game"))
+    for axis, (name, title) in zip(figure.subplots(1, 2, sharex=True), panels, strict=True):
+        axis.plot(*read_curve(run, name), linewidth=2)
+        axis.set_title(f"{title}: mean of the last 100", fontsize=9, loc="left")
+        axis.set_xlabel("agent steps")
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:.0f}k")
+    figure.suptitle("PPO on Pong, the shipped config ppo/pong, seed 1", fontsize=10)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
+    if len(sys.argv) > 1:
+        draw_pong(Path(sys.argv[1]), IMAGES / "pong.png")
+        return
     command = [sys.executable, "-m", "rl_training", "schedule", str(DOCS / "kinds.yaml")]
     subprocess.run([*command, "--png", str(IMAGES / "schedules.png")], check=True)
     with tempfile.TemporaryDirectory() as folder:
