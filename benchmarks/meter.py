@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -27,6 +27,27 @@ def measured(function: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
         "wall_seconds": time.perf_counter() - began,
         "peak_mb": peak_memory(),
     }
+
+
+def repeated(
+    make: Callable[[int], Callable[[], Any]], batches: Sequence[int], simulations: int, seconds: float
+) -> dict[str, dict[str, float]]:
+    """For each batch of roots, searches over and over for some CPU-seconds: their simulations and what they cost."""
+    costs = {}
+    for batch in batches:
+        search = make(batch)
+        search()  # for whatever is compiled
+        search()
+        began, cpu_began, done = time.perf_counter(), time.process_time(), 0
+        while time.process_time() - cpu_began < seconds:
+            search()
+            done += batch * simulations
+        costs[str(batch)] = {
+            "steps": done,
+            "cpu_seconds": time.process_time() - cpu_began,
+            "wall_seconds": time.perf_counter() - began,
+        }
+    return costs
 
 
 def peak_memory() -> float:

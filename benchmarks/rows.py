@@ -10,6 +10,8 @@ from benchmarks.environments import Case, Throughput
 from benchmarks.replay import ReplayCosts
 from benchmarks.report import Report
 from benchmarks.scaling import Scaling
+from benchmarks.search import Case as Search
+from benchmarks.search import SearchSpeed
 from benchmarks.siblings import Siblings
 
 
@@ -349,6 +351,20 @@ ALL: list[Row] = [
             discriminator_hidden_sizes=[64, 64],
             gradient_penalty_coef=0.1,
         ),
+    ),
+    SearchSpeed(
+        name="search",
+        title="Tree search with random models: 50 simulations, 6 actions, states of 64 numbers, noise at the root. "
+        "Against LightZero's C++ trees with the layers of its vector model, its heads plain numbers or 601 atoms; "
+        "against mctx, jitted, with two-layer nets.",
+        cases=[
+            *(
+                Search("lightzero", search, "supports", {1: 5, 8: 5, 64: 5, 256: 4}, atoms)
+                for atoms in (1, 601)
+                for search in ("muzero", "gumbel")
+            ),
+            *(Search("mctx", search, "plain", {64: 1, 256: 1}) for search in ("muzero", "gumbel")),
+        ],
     ),
     Scaling(
         name="scaling",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from runs import in_child
 
-from benchmarks import checkpoints, environments, peers, sections, siblings
+from benchmarks import checkpoints, environments, peers, search, sections, siblings
 from benchmarks.__main__ import main
 from benchmarks.comparison import Comparison, Peer, compare, no_worse, standard_error
 from benchmarks.peers import PeerMissing
@@ -99,6 +99,23 @@ def test_environments_are_judged_case_by_case() -> None:
     yours = {case.name: [made_up(1.2)] for case in cases}
     assert [v.passed for v in environments.judge(row, mine, yours, None).verdicts] == [True, False]
     assert [v.passed for v in environments.judge(row, mine, yours, "not there").verdicts] == [None, None]
+
+
+def test_searches_are_judged_for_each_batch_and_a_missing_peer_is_named() -> None:
+    cases = [
+        search.Case("a", "muzero", "plain", {1: 2.0, 8: 3.0}),
+        search.Case("b", "gumbel", "plain", {8: 1.0}),
+    ]
+    row = search.SearchSpeed("search", "Trees.", cases)
+    mine = {
+        case.name: [{"batches": {"1": made_up(1.0), "8": made_up(1.0)}, "versions": {}}] for case in cases
+    }
+    yours = {"muzero against a": [{"batches": {"1": made_up(2.0), "8": made_up(2.0)}, "versions": {}}]}
+    report = search.judge(row, mine, yours | {"gumbel against b": PeerMissing("b could not be installed")})
+    assert [verdict.passed for verdict in report.verdicts] == [True, False, None]
+    assert "b could not be installed" in str(report.verdicts[2])
+    assert "2.00 (2.00–2.00)" in report.tables[0]
+    assert "missing" in report.tables[1]
 
 
 def test_checkpoints_are_judged_by_their_share_of_the_seconds() -> None:

@@ -12,6 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl_training.algorithms.muzero import decode
+from rl_training.networks.supports import decode_supports
 from rl_training.search import Root, SearchResult, gumbel_muzero_search, muzero_search
 from rl_training.search.tree import halving_table
 
@@ -411,6 +413,16 @@ def test_no_gradient_is_kept_and_outputs_may_be_slices(kind: str) -> None:
     result = search_either(kind, root._replace(value=root.value.requires_grad_()), recurrent, 10)
     assert not result.value.requires_grad
     assert result.action_weights.dtype == result.q_values.dtype == torch.float32
+
+
+@pytest.mark.parametrize("size", [3, 300])
+def test_supports_are_decoded_as_by_a_softmax(size: int) -> None:
+    atoms = torch.arange(-size, size + 1.0, dtype=torch.float64)
+    for spread in (0.0, 1.0, 30.0, 1000.0):
+        logits = spread * torch.randn(2, 50, 2 * size + 1, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(
+            decode_supports(logits).double(), decode(logits.double(), atoms), rtol=1e-5, atol=1e-4
+        )
 
 
 ROOT, MODEL = random_model(3, 4)

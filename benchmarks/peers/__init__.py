@@ -1,7 +1,8 @@
 """The libraries we measure against, each in an environment of its own under `.bench/`.
 
-`<peer>.txt` pins everything that is installed for a peer. An environment is made once and used again until
-that file changes.
+`<peer>.txt` pins everything that is installed for a peer, and what a package says it needs is not looked at:
+LightZero asks for much that its search never imports. An environment is made once and used again until that file
+changes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def interpreter(peer: str) -> Path:
         return python
     print(f"installing {peer} into .bench/{peer} (some minutes the first time)", flush=True)
     _call(peer, [sys.executable, "-m", "venv", str(home)])
-    _call(peer, [str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)])
+    _call(peer, [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)])
     stamp.write_text(requirements.read_text())
     return python
 
