@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import EPSILON
-from rl_training.networks.acting import ACTIVATIONS, FAST, _dense, _view
+from rl_training.networks.acting import ACTIVATIONS, FAST, _dense, _forward, _view
 
 if TYPE_CHECKING:
     from rl_training.networks.muzero import VectorDynamics
@@ -124,11 +124,3 @@ def _decode(logits):  # type: ignore[no-untyped-def]
     c = abs(y) + (1 + EPSILON)
     q = 2 * c / (math.sqrt(1 + 4 * EPSILON * c) + 1)
     return math.copysign(q * q - 1, y)
-
-
-@numba.njit(cache=True)
-def _forward(rows, layers, activation):  # type: ignore[no-untyped-def]
-    weights, biases = layers
-    for i in range(len(weights) - 1):
-        rows = _dense(rows, weights[i], biases[i], activation)
-    return _dense(rows, weights[-1], biases[-1], 0)
