@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from rl_training.algorithms.muzero import decode, scale_latent
 from rl_training.networks.encoders import ACTIVATIONS, ResidualBlock, is_image, make_encoder, orthogonal
 from rl_training.networks.planning import SmallModel
+from rl_training.networks.supports import decode_supports
 
 
 class Predictions(NamedTuple):
@@ -101,8 +102,9 @@ class MuZeroNetwork(nn.Module):
         latent = self.transition(latent, action)
         output = self.prediction(latent)
         # Both supports side by side, decoded at once.
-        supports = output[:, self.num_actions :].view(len(output), 2, -1)
-        value, reward = decode(supports, self.atoms).unbind(-1)
+        supports = output[:, self.num_actions :].view(len(output), 2, -1).detach()
+        on_cpu = supports.device.type == "cpu" and supports.dtype == torch.float32
+        value, reward = (decode_supports(supports) if on_cpu else decode(supports, self.atoms)).unbind(-1)
         return reward, output[:, : self.num_actions], value, latent
 
 
