@@ -41,7 +41,7 @@ class SearchSpeed:
     actions: int = 6
     latent: int = 64
     seconds: float = 0.4  # CPU-seconds for each batch size in each round
-    rounds: int = 5
+    rounds: int = 3
 
     def run(self, options: Options) -> Report:
         rounds = options.rounds or (1 if options.quick else self.rounds)
