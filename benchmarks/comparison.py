@@ -47,7 +47,7 @@ class Comparison:
 
     `config` is ours without `seed` and `total_timesteps`. Logging and checkpoints are those of any run; the time
     of evaluations is taken off, since peers evaluate nothing. `variants` are runs of ours with some fields
-    changed, shown beside the first; the first round has them, the others do not.
+    changed, shown beside the first: once, in a short run.
     """
 
     name: str
@@ -77,7 +77,8 @@ class Comparison:
             for name, done in ours.items():
                 if name in self.variants and number > 1:
                     continue
-                done.append(self._ours(self.variants.get(name, {}), steps, number, self.episodes))
+                length = min(steps, 2 * self.warm_up) if name in self.variants else steps
+                done.append(self._ours(self.variants.get(name, {}), length, number, self.episodes))
             if not isinstance(theirs, PeerMissing):
                 theirs.append(self._theirs(python, steps, number, self.episodes))
             print(f"{self.name}: round {number} of {rounds}", flush=True)

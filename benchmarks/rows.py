@@ -80,7 +80,7 @@ ALL: list[Row] = [
         name="ppo-atari",
         title="PPO on Pong: 8 games × 128 steps, 4 minibatches, 4 epochs, Nature CNN, the same preprocessing (84 × 84 "
         "grey, 4 frames, skip 4, up to 30 no-ops, clipped rewards, no sticky actions). Too short to learn: no score.",
-        steps=6_144,
+        steps=10_240,
         required=1.5,
         rounds=3,
         episodes=0,

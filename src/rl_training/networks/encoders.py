@@ -127,6 +127,12 @@ class ImageInputs(Inputs):
         return self.dense(self.convolutions(picture.mul_(1 / 255)))
 
 
+def laid_out(obs: Tensor) -> Tensor:
+    """Stacked frames [N, C, H, W] with their channels last in memory, once for all minibatches drawn from them."""
+    frames = obs.ndim == 4 and obs.dtype == torch.uint8 and obs.shape[1] <= obs.shape[-1]
+    return obs.contiguous(memory_format=torch.channels_last) if frames else obs
+
+
 class NatureCNN(ImageInputs):
     """The three convolutions of Mnih et al. 2015 and a dense layer of 512."""
 
@@ -138,7 +144,7 @@ class NatureCNN(ImageInputs):
         kernels, strides = ((8, 4, 3), (4, 2, 1)) if side >= 36 else ((3, 3, 3), (2, 1, 1))
         layers: list[nn.Module] = []
         for filters, kernel, stride in zip((32, 64, 64), kernels, strides, strict=True):
-            layers += [orthogonal(nn.Conv2d(channels, filters, kernel, stride)), nn.ReLU()]
+            layers += [orthogonal(nn.Conv2d(channels, filters, kernel, stride)), nn.ReLU(inplace=True)]
             channels = filters
         return layers
 

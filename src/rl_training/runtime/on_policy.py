@@ -14,10 +14,12 @@ from rl_training.data.batch import Batch, flatten_time
 from rl_training.data.collector import Collector
 from rl_training.data.normalization import RewardScaler
 from rl_training.envs.making import make_environments
+from rl_training.networks.encoders import laid_out
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.trainer import Trainer
+from rl_training.trees import tree_map
 
 LEARNED_FROM = ("action", "log_prob", "value", "advantage", "return")
 
@@ -121,7 +123,8 @@ class OnPolicyTrainer(Trainer):
 
     def flat_batch(self, rollout: Batch) -> Batch:
         """The same as rows [T·B, ...]."""
-        return flatten_time(self.time_batch(rollout))
+        batch = flatten_time(self.time_batch(rollout))
+        return batch | {"obs": tree_map(laid_out, batch["obs"])}
 
     def close(self) -> None:
         self.collector.environments.close()
