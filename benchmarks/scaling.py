@@ -26,7 +26,7 @@ class Scaling:
     units: Sequence[int]
     usual_envs: int
     usual_units: int
-    rounds: int = 3
+    rounds: int = 1  # a table of how cost grows compares nothing, so one is enough
 
     def cases(self) -> list[tuple[int, int]]:
         """All (environments, units) of the two lines through the usual size."""
