@@ -50,6 +50,16 @@ def test_the_rules(env: Any) -> None:
     assert (reward, terminated) == (0.0, True), "a full board"
 
 
+def test_games_may_begin_after_random_moves() -> None:
+    env = gym.make("rl_training/TicTacToe-v0", random_moves=4)
+    stones = [env.reset(seed=seed) for seed in range(60)]
+    counts = {int(obs.sum()) for obs, _ in stones}
+    assert counts == {0, 1, 2, 3, 4}
+    assert all(info["to_play"] == obs.sum() % 2 for obs, info in stones)
+    with pytest.raises(ValueError, match="0 to 4"):
+        gym.make("rl_training/TicTacToe-v0", random_moves=5)
+
+
 def test_perfect_players_draw_and_random_ones_lose(players: Any) -> None:
     empty = ((0,) * 9, (0,) * 9)
     assert players.value(empty) == 0
@@ -111,7 +121,9 @@ def test_a_search_sees_the_other_side_move_against_it(mine: list[int], others: l
 
 
 def test_values_of_a_game_are_its_outcome_from_each_side() -> None:
-    config = load_config("muzero/tictactoe", ["learning_starts=1000", "num_simulations_schedule=2", "num_envs=4"])
+    config = load_config(
+        "muzero/tictactoe", ["learning_starts=1000", "num_simulations_schedule=2", "num_envs=4"]
+    )
     trainer = MuZeroTrainer(config)
     knobs = Controls.of(config)
     for step in range(0, 200, 4):

@@ -15,10 +15,15 @@ class TicTacToe(gym.Env[np.ndarray, Any]):
     """Whoever is to move sees its own stones in the first nine entries and the other side's in the last nine.
 
     A move that completes a line earns its mover 1 and ends the game; a full board ends it with nothing. `info` says
-    whose turn it is (`to_play`, 0 or 1) and which squares are free (`action_mask`).
+    whose turn it is (`to_play`, 0 or 1) and which squares are free (`action_mask`). With `random_moves` a game begins
+    after up to so many moves at random, at most 4, so that nobody has won yet: who plays only against itself sees few
+    openings otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, random_moves: int = 0) -> None:
+        if not 0 <= random_moves <= 4:
+            raise ValueError(f"random_moves must be 0 to 4, not {random_moves}")
+        self.random_moves = random_moves
         self.observation_space = spaces.Box(0, 1, (18,), np.float32)
         self.action_space = spaces.Discrete(9)
 
@@ -27,7 +32,10 @@ class TicTacToe(gym.Env[np.ndarray, Any]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.stones = np.zeros((2, 9), np.float32)
-        self.to_play = 0
+        made = int(self.np_random.integers(self.random_moves + 1))
+        for move, square in enumerate(self.np_random.permutation(9)[:made]):
+            self.stones[move % 2, square] = 1
+        self.to_play = made % 2
         return self._seen(), self._info()
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
