@@ -92,7 +92,9 @@ def test_other_networks_are_left_to_torch():
 
 
 @pytest.mark.parametrize("action_space", [gym.spaces.Discrete(3), gym.spaces.Box(-1, 1, (2,))])
-@pytest.mark.parametrize("changes", [{}, {"shared_trunk": True}, {"activation": "relu"}, {"activation": "elu"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"shared_trunk": True}, {"activation": "relu"}, {"activation": "elu"}]
+)
 def test_gradients_written_out_are_those_of_the_graph(action_space, changes):
     """Also when they are added to what is there: two losses, one after the other."""
     network, _, _ = make(action_space, **changes)

@@ -125,4 +125,12 @@ def test_noise_in_the_prior_by_hand() -> None:
     noise = torch.tensor([[0.0, 1.0]])
     mixed = F.softmax(mixed_prior(logits, noise, 0.2), -1)
     torch.testing.assert_close(mixed, torch.tensor([[0.6, 0.4]]))
+    masked = (
+        torch.tensor([[0.0, 0.0, 5.0]]),
+        torch.tensor([[1.0, 0.0, 0.0]]),
+        0.25,
+        torch.tensor([[False, False, True]]),
+    )
+    torch.testing.assert_close(F.softmax(mixed_prior(*masked), -1), torch.tensor([[0.625, 0.375, 0.0]]))
+    assert mixed_prior(*masked[:2], 1.0).isfinite().all()
     assert mixed_prior(logits, noise, 0.0) is logits

@@ -121,10 +121,14 @@ def test_a_fixed_value_still_works(tmp_path: Any) -> None:
 def test_training_draws_by_visits_and_evaluation_takes_the_most_visited() -> None:
     seed_everything(0)
     trainer = MuZeroTrainer(MuZeroConfig(**TINY))
+    torch.nn.init.normal_(
+        trainer.agent.network.prediction[-1].weight
+    )  # from zeros all actions would be alike
     obs = np.repeat(np.random.standard_normal((1, 4)).astype(np.float32), 2000, 0)
-    settings = dict(num_simulations=4, root_exploration_fraction=0.0, gamma=0.99)
+    settings = dict(num_simulations=8, root_exploration_fraction=0.0, gamma=0.99)
     plan = trainer.agent.plan(obs, temperature=1.0, **settings)
     np.testing.assert_allclose(plan.policy, np.repeat(plan.policy[:1], 2000, 0))  # no noise: all the same
+    assert abs(plan.policy[0, 1] - 0.5) > 0.1
     assert plan.action.mean() == pytest.approx(plan.policy[0, 1], abs=0.05)
     greedy = trainer.agent.plan(obs, temperature=0.0, **settings)
     assert (greedy.action == plan.policy[0].argmax()).all()

@@ -423,6 +423,11 @@ def test_supports_are_decoded_as_by_a_softmax(size: int) -> None:
         torch.testing.assert_close(
             decode_supports(logits).double(), decode(logits.double(), atoms), rtol=1e-5, atol=1e-4
         )
+    logits = torch.zeros(2, 2 * size + 1)
+    logits[1, 1] = float("nan")
+    assert decode_supports(logits).isnan().tolist() == [False, True], (
+        "what is not a number must not become one"
+    )
 
 
 ROOT, MODEL = random_model(3, 4)

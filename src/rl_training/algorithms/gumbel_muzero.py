@@ -12,8 +12,15 @@ def improved_policy_loss(logits: Tensor, target: Tensor) -> Tensor:
     return F.kl_div(F.log_softmax(logits, -1), target, reduction="none").sum(-1)
 
 
-def mixed_prior(logits: Tensor, noise: Tensor, fraction: float) -> Tensor:
-    """log((1 - f) softmax(logits) + f · noise), [B, A]: the root's prior with a share f of noise in it."""
+def mixed_prior(logits: Tensor, noise: Tensor, fraction: float, invalid: Tensor | None = None) -> Tensor:
+    """log((1 - f) softmax(logits) + f · noise), [B, A]: the root's prior with a share f of noise in it.
+
+    Where actions are invalid both are distributions over the others. A probability of 0 becomes a tiny one: logits
+    are finite.
+    """
     if fraction == 0:
         return logits
-    return torch.log((1 - fraction) * logits.softmax(-1) + fraction * noise)
+    if invalid is not None:
+        logits = logits.masked_fill(invalid, torch.finfo(logits.dtype).min)
+    mixed = (1 - fraction) * logits.softmax(-1) + fraction * noise
+    return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()

@@ -129,7 +129,7 @@ class VectorDynamics(nn.Module):
 
 
 class FrameRepresentation(nn.Module):
-    """Residual convolutions that make frames [N, C, H, W] eighth as wide, as in the paper's Atari network.
+    """Residual convolutions that make frames [N, C, H, W] a sixteenth as wide, as in the paper's Atari network.
 
     Without batch normalisation: what a state is must not depend on the states beside it.
     """

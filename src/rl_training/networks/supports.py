@@ -42,6 +42,9 @@ def _decode_rows(rows, tops, atoms):  # type: ignore[no-untyped-def]
     out = np.empty(len(rows), np.float32)
     shares = np.empty(rows.shape[1], np.float32)
     for i in range(len(rows)):
+        if not math.isfinite(tops[i]):  # below, comparisons would make a number of what is none
+            out[i] = np.nan
+            continue
         _exponentials(rows[i], tops[i], shares)
         out[i] = expand_scalar(_mean_atom(shares, atoms))
     return out

@@ -108,16 +108,16 @@ class MuZeroTrainer(OffPolicyTrainer):
         )
 
     def choose(self, obs: Any, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
-        """Plan with the knobs as they stand at this step; evaluation will search as long."""
-        self.agent.settings = planning(knobs.after(taken))
-        plan = self.agent.plan(obs, **self.agent.settings)
+        """Plan with the knobs as they stand at this step."""
+        plan = self.agent.plan(obs, **planning(knobs.after(taken)))
         return {"action": plan.action, "policy": plan.policy}
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Act by search, and store what happened and the policies that the searches found.
         metrics = self.gather(knobs)
         now = knobs.after(metrics.steps)
-        for _ in range(self.updates_due(now.replay_ratio) if len(self.replay) else 0):
+        self.agent.settings = planning(now)  # with which an evaluation, or a policy that is loaded, searches
+        for _ in range(self.updates_due(now.replay_ratio)):
             metrics.add(self.update(now))
         return metrics
 

@@ -145,8 +145,9 @@ class GumbelSearchPolicy(SearchPolicy):
         gumbel = np.random.gumbel(size=shape) * temperature if temperature else np.zeros(shape)
         if root_exploration_fraction:
             noise = torch.from_numpy(self.dirichlet(shape[0], invalid)).to(root.prior_logits)
+            mask = None if invalid is None else torch.from_numpy(invalid).to(noise.device)
             root = root._replace(
-                prior_logits=mixed_prior(root.prior_logits, noise, root_exploration_fraction)
+                prior_logits=mixed_prior(root.prior_logits, noise, root_exploration_fraction, mask)
             )
         result = gumbel_muzero_search(
             root,
