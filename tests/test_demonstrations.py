@@ -164,6 +164,15 @@ def test_files_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         Path("demos.json").write_text(text)
         refused(message)
+    unsigned = json.loads(about)
+    del unsigned["sha256"]
+    Path("demos.json").write_text(json.dumps(unsigned))
+    for place in range(40, len(data) - 30, 37):  # without a SHA-256: also inside compressed arrays
+        Path("demos.npz").write_bytes(data[:place] + bytes(8) + data[place + 8 :])
+        try:
+            load_demonstrations("demos.npz")
+        except ConfigError as error:
+            assert "\n" not in str(error)
     Path("demos.json").unlink()
     refused("demos.json, which says what it holds, cannot be read")
 

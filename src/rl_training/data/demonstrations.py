@@ -17,6 +17,7 @@ import json
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -159,16 +160,20 @@ def _read_npz(where: str) -> Demonstrations:
         data = path.read_bytes()
         if not zipfile.is_zipfile(io.BytesIO(data)):
             raise ValueError("it is no zip archive")
+        if about.pop("sha256", None) not in (None, hashlib.sha256(data).hexdigest()):
+            raise ConfigError("is not the file that its JSON belongs to: the SHA-256 differs")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
+        if not all(isinstance(column, np.ndarray) for column in columns.values()):
+            raise ValueError("it holds something that is no array")
     except OSError as error:
         raise ConfigError(error.strerror or str(error)) from error
-    except (ValueError, zipfile.BadZipFile, KeyError, EOFError) as error:
+    except ConfigError:
+        raise
+    except (ValueError, zipfile.BadZipFile, zlib.error, KeyError, EOFError, RuntimeError) as error:
         raise ConfigError(
             f"is no .npz file of plain arrays ({' '.join(str(error).split())[:120]})"
         ) from error
-    if about.pop("sha256", None) not in (None, hashlib.sha256(data).hexdigest()):
-        raise ConfigError("is not the file that its JSON belongs to: the SHA-256 differs")
     for name in ("format", "episodes", "returns", "lengths"):
         about.pop(name, None)
     return Demonstrations(about.pop("env_id"), _cut(columns), about)

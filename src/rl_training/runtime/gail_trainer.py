@@ -124,7 +124,10 @@ class GAILTrainer(OnPolicyTrainer):
         return self.agent.evaluate(minibatch["obs"], minibatch["action"])
 
     def clone(self, now: Now) -> dict[str, Tensor]:
-        """Behaviour cloning, a warm start: maximise E_expert[log π(a|s)]."""
+        """Behaviour cloning, a warm start: maximise E_expert[log π(a|s)].
+
+        At the learning rate that is written in the config: schedules and warm-up belong to the steps that follow.
+        """
         pairs, size = self.expert.pairs, self.config.discriminator_batch_size
         batch = {"obs": self.agent.inputs(pairs["obs"]), "action": torch.as_tensor(pairs["action"])}
         batch = tree_map(lambda column: column.to(self.agent.device), batch)
@@ -132,7 +135,7 @@ class GAILTrainer(OnPolicyTrainer):
         loss = torch.zeros(())
         for minibatch in minibatches(batch, self.config.bc_epochs, -(-len(pairs["action"]) // size)):
             loss = -self.evaluate(minibatch)[0].mean()
-            optimizer.step(loss, now.learning_rate, now.max_grad_norm)
+            optimizer.step(loss, self.config.learning_rate, now.max_grad_norm)
         self.cloned = True
         return {"cloning_loss": loss.detach()}
 
