@@ -338,7 +338,7 @@ ALL: list[Row] = [
         title="GAIL against our own PPO on CartPole-v1, with the settings of `ppo-cartpole`; 4 updates of the "
         "discriminator per rollout, with 128 pairs of each side, 64-64 tanh units and a gradient penalty. The section "
         "`discriminator` is those updates and the rewards.",
-        steps=50_000,
+        steps=100_000,
         at_least=0.75,
         rounds=3,
         base=PPO_CARTPOLE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -153,9 +154,11 @@ class GAILTrainer(OnPolicyTrainer):
         lasting = 1 / (1 - now.gamma) if config.absorbing_states else 0.0
         shares = [time_after_ends(side, lasting) for side in sides]
         answers = []
-        for _ in range(config.discriminator_updates):
-            drawn = (draw(side, config.discriminator_batch_size) for side in sides)
-            rows = self.inputs(tree_map(lambda *columns: np.concatenate(columns), *drawn))
+        drawn = [
+            joined([draw(side, config.discriminator_batch_size) for side in sides])
+            for _ in range(config.discriminator_updates)
+        ]
+        for rows in self.encoded(drawn):
             logits = self.discriminator.for_loss(torch.cat([rows, self.discriminator.absorbing()]))
             expert, agent, absorbing = logits.tensor_split([len(rows) // 2, len(rows)])
             loss = discriminator_loss(expert, agent, absorbing, *shares)
@@ -169,6 +172,13 @@ class GAILTrainer(OnPolicyTrainer):
             self.discriminator_optimizer.step(loss, now.discriminator_learning_rate, None)
         if answers:
             metrics.add(discriminator_answers(*map(torch.cat, zip(*answers, strict=True))))
+
+    def encoded(self, drawn: list[Batch]) -> Iterator[Tensor]:
+        """The discriminator's inputs for each batch; for all of them at once where nothing in that is learned."""
+        if self.discriminator.stack is None or not drawn:
+            yield from map(self.inputs, drawn)
+        else:
+            yield from self.inputs(joined(drawn)).chunk(len(drawn))
 
     def inputs(self, pairs: Batch) -> Tensor:
         """Pairs as the discriminator sees them, through the policy's normaliser."""
@@ -184,6 +194,10 @@ class GAILTrainer(OnPolicyTrainer):
                 absorbing = form(self.discriminator(self.discriminator.absorbing())).item()
                 reward = reward + end_reward(absorbing, now.gamma) * terminated
         return reward
+
+
+def joined(batches: list[Batch]) -> Batch:
+    return tree_map(lambda *columns: np.concatenate(columns), *batches)
 
 
 def train_gail(config: GAILConfig, **options: Any) -> Result:
