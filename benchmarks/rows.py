@@ -340,7 +340,7 @@ ALL: list[Row] = [
         "`discriminator` is those updates and the rewards.",
         steps=100_000,
         at_least=0.75,
-        rounds=3,
+        rounds=7,
         base=PPO_CARTPOLE,
         config=PPO_CARTPOLE
         | dict(
