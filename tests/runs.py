@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -146,6 +147,23 @@ RUNS: dict[str, dict[str, Any]] = {
         epsilon_schedule={"type": "linear", "start": 1.0, "end": 0.1},
         importance_exponent_schedule={"type": "linear", "start": 0.4, "end": 1.0},
     ),
+    "dqn-breakout": dict(  # frames stored once and stacked when they are drawn
+        algo="dqn",
+        env_id="ALE/Breakout-v5",
+        env_kwargs={"frame_size": 36},
+        max_episode_steps=60,
+        total_timesteps=480,
+        num_envs=2,
+        replay_ratio=0.05,
+        learning_starts=100,
+        buffer_size=250,
+        batch_size=8,
+        hidden_sizes=[],
+        log_interval=80,
+        eval_interval=240,
+        eval_episodes=1,
+        checkpoint_interval=120,
+    ),
     "gail-cartpole": dict(
         algo="gail",
         env_id="CartPole-v1",
@@ -258,7 +276,7 @@ def clip_fractions(
 
 
 def small_config(name: str, **changes: Any) -> Any:
-    return load_config(RUNS[name] | CADENCES | changes)
+    return load_config(CADENCES | RUNS[name] | changes)
 
 
 def go_on(config: Any, run_dir: Path) -> None:
@@ -272,10 +290,12 @@ def go_on(config: Any, run_dir: Path) -> None:
 def in_child(function: Callable[[], None], kill_after: float | None = None) -> int | None:
     """Run `function` in a fork of this process, which has torch loaded already; its exit code, or None if killed.
 
-    A fork costs milliseconds where a new interpreter would first import torch.
+    A fork costs milliseconds where a new interpreter would first import torch. The child must not collect this
+    process's garbage: an emulator in it would wait for threads that were not forked.
     """
     child = os.fork()
     if child == 0:
+        gc.freeze()
         code = 1
         try:
             function()

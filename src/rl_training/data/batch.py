@@ -26,9 +26,16 @@ def minibatches(batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Bat
     rows = len(batch["action"])
     for _ in range(epochs):
         order = torch.randperm(rows, device=batch["action"].device)
-        shuffled = tree_map(lambda column, order=order: column[order], batch)
+        shuffled = tree_map(lambda column, order=order: take_rows(column, order), batch)
         for start, end in even_parts(rows, num_minibatches):
             yield tree_map(lambda column, start=start, end=end: column[start:end], shuffled)
+
+
+def take_rows(column: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """column[rows], copied row by row: frames with their channels last in memory take a tenth of the time."""
+    if column.ndim == 4 and column.is_contiguous(memory_format=torch.channels_last):
+        return column.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+    return column.index_select(0, rows)
 
 
 def lane_groups(lanes: int, epochs: int, num_groups: int) -> Iterator[torch.Tensor]:

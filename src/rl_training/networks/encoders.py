@@ -109,9 +109,9 @@ class ImageInputs(Inputs):
         # Channels stand first (stacked frames) or last (pictures): the smaller end is the channels.
         self.channels_last = space.shape[-1] < space.shape[0]
         height, width, channels = space.shape if self.channels_last else (*space.shape[1:], space.shape[0])
-        self.convolutions = nn.Sequential(*self.layers(channels, min(height, width)), nn.Flatten())
+        self.convolutions = nn.Sequential(*self.layers(channels, min(height, width)))
         with torch.no_grad():
-            flat = self.convolutions(self._picture(torch.zeros(1, *space.shape))).shape[1]
+            flat = self.convolutions(self._picture(torch.zeros(1, *space.shape))).numel()
         self.dense = nn.Sequential(orthogonal(nn.Linear(flat, features)), nn.ReLU())
         self.features = features
 
@@ -124,7 +124,13 @@ class ImageInputs(Inputs):
     def forward(self, obs: Tensor) -> Tensor:
         # In memory the channels go last: a quarter off the time of the convolutions on a CPU.
         picture = self._picture(obs).to(torch.float32, memory_format=torch.channels_last)
-        return self.dense(self.convolutions(picture.mul_(1 / 255)))
+        first, *others = self.convolutions
+        # The scale goes into the first weights: they are fewer than the pixels.
+        picture = F.conv2d(picture, first.weight * (1 / 255), first.bias, first.stride, first.padding)
+        for layer in others:
+            picture = layer(picture)
+        # Flat in the order of memory, which costs no copy.
+        return self.dense(picture.permute(0, 2, 3, 1).flatten(1))
 
 
 def laid_out(obs: Tensor) -> Tensor:
