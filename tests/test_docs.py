@@ -312,7 +312,12 @@ def test_the_results_are_of_all_gates_and_seeds_and_agree_with_each_other() -> N
 
 def test_pictures_are_small_and_need_nothing_from_the_web() -> None:
     pictures = [path for path in (DOCS / "images").iterdir() if path.is_file()]
-    assert {path.name for path in pictures} == {"display.svg", "learning_curve.png", "pong.png", "schedules.png"}
+    assert {path.name for path in pictures} == {
+        "display.svg",
+        "learning_curve.png",
+        "pong.png",
+        "schedules.png",
+    }
     assert all(path.stat().st_size < 200_000 for path in pictures)
     assert 'url("http' not in (DOCS / "images" / "display.svg").read_text("utf-8")
 

@@ -124,11 +124,11 @@ class ImageInputs(Inputs):
     def forward(self, obs: Tensor) -> Tensor:
         # In memory the channels go last: a quarter off the time of the convolutions on a CPU.
         picture = self._picture(obs).to(torch.float32, memory_format=torch.channels_last)
-        first, *others = self.convolutions
+        first = self.convolutions[0]
+        assert isinstance(first, nn.Conv2d)
         # The scale goes into the first weights: they are fewer than the pixels.
         picture = F.conv2d(picture, first.weight * (1 / 255), first.bias, first.stride, first.padding)
-        for layer in others:
-            picture = layer(picture)
+        picture = self.convolutions[1:](picture)
         # Flat in the order of memory, which costs no copy.
         return self.dense(picture.permute(0, 2, 3, 1).flatten(1))
 
