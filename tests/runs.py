@@ -242,6 +242,9 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 CADENCES = dict(seed=3, log_interval=200, eval_interval=1000, eval_episodes=2, checkpoint_interval=400)
 
+# One of each kind of policy, for the tests of what is done with trained runs.
+KINDS = ("ppo-cartpole", "sac-pendulum", "recurrent-cartpole", "muzero-cartpole")
+
 # A run of seconds, for tests of one trainer.
 TINY: dict[str, Any] = dict(
     env_id="CartPole-v1", total_timesteps=600, num_envs=2, num_steps=64, eval_episodes=2, hidden_sizes=[8]

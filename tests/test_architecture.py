@@ -16,7 +16,8 @@ LAYERS = [
     {"networks"},
     {"data", "envs", "state"},
     {"runtime", "fleet"},
-    {"reporting", "cli"},
+    {"reporting"},
+    {"verbs", "cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 # Light enough for anything: they are read before torch is, so `--help` and a bad config answer at once.
@@ -25,6 +26,8 @@ WITHOUT_TORCH = [
     "config.py",
     "registry.py",
     "cli.py",
+    "extras.py",
+    *sorted(f"verbs/{path.name}" for path in (PACKAGE / "verbs").glob("*.py")),
     "runtime/schedules.py",
     "runtime/controls.py",
 ]

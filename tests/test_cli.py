@@ -31,7 +31,18 @@ update_epochs: 2
 hidden_sizes: [16]
 eval_episodes: 2
 """
-VERBS = ("train", "resume", "evaluate", "record", "list", "describe", "schedule", "check-env")
+VERBS = (
+    "train",
+    "resume",
+    "evaluate",
+    "record",
+    "list",
+    "describe",
+    "schedule",
+    "check-env",
+    "fork",
+    "doctor",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -77,6 +77,16 @@ class Config(BaseModel):
     )
 
     obeys_action_masks: ClassVar[bool] = False  # whether its policies read the action masks of environments
+    # The fields that the state of a run is laid out by, besides the shapes of its networks, which show by themselves;
+    # those of all base classes count too. A fork keeps them.
+    laid_out_by: ClassVar[tuple[str, ...]] = (
+        "algo",
+        "env_id",
+        "num_envs",
+        "max_episode_steps",
+        "env_kwargs",
+        "activation",
+    )
 
     algo: str = field(..., "The algorithm.")
     env_id: str = field(..., "The environment: a registered Gymnasium id, or module:EnvId.", min_length=1)

@@ -40,13 +40,15 @@ class Environments(Stateful):
         self.seed, self.stream = seed, stream
         count = lanes.count
         self.episode = np.zeros(count, np.int64)
+        # With which each open episode began: a run that was forked to another seed ends those it took over.
+        self.seeds = np.array([self._seed(lane, 0) for lane in range(count)])
         self.returns = np.zeros(count, np.float64)
         self.lengths = np.zeros(count, np.int64)
         self.finished: list[tuple[int, float, int]] = []  # (lane, return, length) not yet taken
         # The actions of all open episodes: rows [B, ...] since the oldest began, and each lane's first row.
         self.history: list[np.ndarray] = []
         self.started = np.zeros(count, np.int64)
-        self.obs: Observation = lanes.reset(range(count), [self._seed(lane) for lane in range(count)])
+        self.obs: Observation = lanes.reset(range(count), self.seeds.tolist())
 
     @property
     def count(self) -> int:
@@ -80,6 +82,7 @@ class Environments(Stateful):
             self.episode[lane] += 1
             self.returns[lane] = 0.0
             self.lengths[lane] = 0
+            self.seeds[lane] = self._seed(lane, int(self.episode[lane]))
             self.started[lane] = len(self.history)
         oldest = int(self.started.min())
         # Forget rows that no open episode needs, but rarely: shortening a list moves all that is left.
@@ -87,11 +90,11 @@ class Environments(Stateful):
             del self.history[:oldest]
             self.started -= oldest
         self.obs = tree_map(np.copy, self.obs)
-        put_rows(self.obs, self.lanes.reset(lanes, [self._seed(lane) for lane in lanes]), lanes)
+        put_rows(self.obs, self.lanes.reset(lanes, self.seeds[lanes].tolist()), lanes)
 
-    def _seed(self, lane: int) -> int:
+    def _seed(self, lane: int, episode: int) -> int:
         # Some emulators take 31-bit seeds only.
-        return fold(self.seed, self.stream, lane, int(self.episode[lane])) % 2**31
+        return fold(self.seed, self.stream, lane, episode) % 2**31
 
     def _actions(self, lane: int) -> np.ndarray:
         rows = self.history[self.started[lane] :]
@@ -102,9 +105,13 @@ class Environments(Stateful):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         actions = state["actions"]
+        if "seeds" not in state:  # saved before forks were there, when they followed from the run's seed
+            seeds = [self._seed(lane, int(episode)) for lane, episode in enumerate(state["episode"])]
+            state = state | {"seeds": np.array(seeds)}
         super().load_state_dict({key: value for key, value in state.items() if key != "actions"})
-        seeds = [self._seed(lane) for lane in range(self.count)]
-        replayed = self.lanes.replay(seeds, [self.codec.to_env(a) if len(a) else a for a in actions])
+        replayed = self.lanes.replay(
+            self.seeds.tolist(), [self.codec.to_env(a) if len(a) else a for a in actions]
+        )
         self._compare(replayed)
         longest = max(len(episode) for episode in actions)
         self.started = np.array([longest - len(episode) for episode in actions])

@@ -27,6 +27,7 @@ class DQNConfig(OffPolicyConfig):
     """Deep Q-Networks, for discrete actions; double, dueling, n-step and prioritised if you like."""
 
     obeys_action_masks: ClassVar[bool] = True
+    laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "prioritized")
 
     algo: Literal["dqn"] = field("dqn", "The algorithm.")
     learning_rate: float = field(1e-4, "Adam's step size.")

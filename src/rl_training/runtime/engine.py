@@ -89,6 +89,10 @@ class Engine:
         self.progress.load_state_dict(tree["progress"])
         self.last_good = path
 
+    def move_to(self, run: RunDirectory, checkpoint: Path) -> None:
+        """Go on in another run directory, which holds the checkpoint this run was restored from."""
+        self.run, self.store.folder, self.last_good = run, run.replay, checkpoint
+
     def train(self) -> Result:
         """Run to the end, or until a signal asks to stop after the current iteration."""
         config, progress, total = self.config, self.progress, self.config.total_timesteps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ from rl_training.trees import tree_map
 @schedulable
 class GAILConfig(SurrogateConfig):
     """Imitation of demonstrations by an adversary's reward and PPO's update; the environment's reward is not read."""
+
+    laid_out_by: ClassVar[tuple[str, ...]] = ("num_steps", "discriminator_rollouts")
 
     algo: Literal["gail"] = field("gail", "The algorithm.")
     demonstrations: str = field(

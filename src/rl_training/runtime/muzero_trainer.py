@@ -30,6 +30,7 @@ class MuZeroConfig(OffPolicyConfig):
     """MuZero, for discrete actions: tree search with a model that is learned."""
 
     obeys_action_masks: ClassVar[bool] = True
+    laid_out_by: ClassVar[tuple[str, ...]] = ("unroll_steps", "td_steps", "two_players")
 
     algo: Literal["muzero"] = field("muzero", "The algorithm.")
     learning_rate: float = field(1e-3, "Adam's step size.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -25,6 +25,8 @@ from rl_training.trees import tree_map
 
 class OffPolicyConfig(Config):
     """The fields of every algorithm that learns from a replay."""
+
+    laid_out_by: ClassVar[tuple[str, ...]] = ("buffer_size",)
 
     learning_rate: float = field(3e-4, "Adam's step size.")
     gamma: float = field(0.99, "Discount per step.")

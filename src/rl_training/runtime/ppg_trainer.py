@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import model_validator
@@ -25,6 +25,8 @@ from rl_training.trees import tree_map
 @schedulable
 class PPGConfig(MinibatchConfig):
     """Phasic Policy Gradient, for discrete and continuous actions."""
+
+    laid_out_by: ClassVar[tuple[str, ...]] = ("num_steps", "policy_iterations")
 
     algo: Literal["ppg"] = field("ppg", "The algorithm.")
     num_steps: int = field(256, "Steps in each environment per rollout.", ge=1, le=1_000_000)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,26 +40,42 @@ def train(
     The trainer is made first: whatever is wrong with a config or an environment leaves no directory behind.
     """
     config = config if isinstance(config, Config) else load_config(config)
-    trainer = _make_trainer(config)
-    threads = config.torch_threads or default_threads(trainer.observation_space)
+    trainer = make_trainer(config)
+    threads = threads_of(config, trainer)
     run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}")
     with run.lock():
-        if run.config_path.exists():  # another process was given the same directory, and was faster
-            raise RunError(f"{run.path}: is not empty; resume it, or choose another run directory")
-        try:
-            run.write_manifest(
-                config.model_dump(mode="json"),
-                threads=threads,
-                keeps_freed_memory=keep_freed_memory(),
-                environment=environment_protocol(config),
-            )
-            # The config comes last: with it in place, a killed run can be resumed.
-            files.replace_file(run.config_path, dump_config(config).encode())
-        except OSError as error:
-            raise StorageError(
-                f"cannot write to {run.path}: {error.strerror}; nothing was trained yet"
-            ) from error
-        return _run(Engine(trainer, config, run, display or QuietDisplay()), threads)
+        with begin_run(run, config, threads):
+            pass
+        return run_engine(Engine(trainer, config, run, display or QuietDisplay()), threads)
+
+
+@contextmanager
+def begin_run(run: RunDirectory, config: Config, threads: int, **more: Any) -> Iterator[None]:
+    """Write what a new run starts with; whatever the run needs besides is written in between.
+
+    The config comes last: with it in place, a killed run can be resumed.
+    """
+    if run.config_path.exists():  # another process was given the same directory, and was faster
+        raise RunError(f"{run.path}: is not empty; resume it, or choose another run directory")
+    try:
+        run.write_manifest(
+            config.model_dump(mode="json"),
+            threads=threads,
+            keeps_freed_memory=keep_freed_memory(),
+            environment=environment_protocol(config),
+            **more,
+        )
+        yield
+        files.replace_file(run.config_path, dump_config(config).encode())
+    except OSError as error:
+        raise StorageError(
+            f"cannot write to {run.path}: {error.strerror}; nothing was trained yet"
+        ) from error
+
+
+def threads_of(config: Config, trainer: Trainer) -> int:
+    """Threads of torch in a run of this config."""
+    return config.torch_threads or default_threads(trainer.observation_space)
 
 
 def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bool = False) -> Result:
@@ -69,13 +86,13 @@ def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bo
     display = display or QuietDisplay()
     run = RunDirectory.open(run_dir)
     with run.lock():
-        threads = _check_manifest(run.read_manifest(), display)
+        threads = check_manifest(run.read_manifest(), display)
         config = load_config(run.config_path)
         refuse_untrusted(config.env_id, trust_env)
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
         if found is not None:
-            _refuse_changed_config(config, found[1]["policy"])
-        engine = Engine(_make_trainer(config), config, run, display)
+            refuse_changed_config(config, found[1]["policy"])
+        engine = Engine(make_trainer(config), config, run, display)
         if found is None:
             display.message("no checkpoint yet: starting from step 0")
         else:
@@ -86,7 +103,7 @@ def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bo
             engine.restore(*found)
             if going_on:
                 display.message(f"resumed from step {engine.progress.steps}")
-        return _run(engine, threads)
+        return run_engine(engine, threads)
 
 
 def evaluate_checkpoint(
@@ -197,7 +214,7 @@ def refuse_untrusted(env_id: str, trust_env: bool) -> None:
         )
 
 
-def _check_manifest(manifest: Mapping[str, Any], display: Display) -> int:
+def check_manifest(manifest: Mapping[str, Any], display: Display) -> int:
     """The number of threads the run was made with; a warning where versions differ, since results then may too."""
     threads = manifest.get("threads")
     if type(threads) is not int or threads < 1:
@@ -216,7 +233,7 @@ def _check_manifest(manifest: Mapping[str, Any], display: Display) -> int:
     return threads
 
 
-def _refuse_changed_config(config: Config, saved: Mapping[str, Any]) -> None:
+def refuse_changed_config(config: Config, saved: Mapping[str, Any]) -> None:
     """A run goes on with the config it was saved with; its config.yaml is a record, not a place to change knobs."""
     made = _saved_config(saved)
     changed = [
@@ -235,7 +252,7 @@ def _saved_config(saved: Mapping[str, Any]) -> Config:
     return load_config(config)
 
 
-def _make_trainer(config: Config) -> Trainer:
+def make_trainer(config: Config) -> Trainer:
     if config.device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(f"device: {config.device} cannot be used here: torch finds no GPU")
     if config.tensorboard:
@@ -274,7 +291,7 @@ def _load_agent(path: str | Path, checkpoint: Which) -> tuple[Config, Any, Mappi
         ) from error
 
 
-def _run(engine: Engine, threads: int) -> Result:
+def run_engine(engine: Engine, threads: int) -> Result:
     # The order of floating-point sums depends on the number of threads: it is part of a run's identity.
     torch.set_num_threads(threads)
     keep_freed_memory()

@@ -1,0 +1,40 @@
+"""The extras: what each is for, what it brings, and a refusal in one line where it is missing.
+
+Imports nothing of them: a module is looked for, not loaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import NamedTuple
+
+from rl_training.errors import UserError, add_extra
+
+
+class Extra(NamedTuple):
+    """One extra of pyproject.toml."""
+
+    what_for: str
+    packages: dict[str, str]  # name on the package index -> module
+
+
+EXTRAS = {
+    "atari": Extra("Atari games", {"ale-py": "ale_py"}),
+    "minari": Extra("Minari datasets", {"minari": "minari", "h5py": "h5py"}),
+    "mujoco": Extra("MuJoCo environments", {"mujoco": "mujoco", "imageio": "imageio"}),
+    "plot": Extra("pictures: schedule --png, tune", {"matplotlib": "matplotlib"}),
+    "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
+}
+
+
+def missing_packages(extra: str) -> list[str]:
+    """The packages of an extra that are not installed."""
+    packages = EXTRAS[extra].packages
+    return [name for name, module in packages.items() if importlib.util.find_spec(module) is None]
+
+
+def require_extra(extra: str, what: str) -> None:
+    """Refuse, in one line, what cannot be done without an extra; `what` is how the user asked for it."""
+    missing = missing_packages(extra)
+    if missing:
+        raise UserError(f"{what} needs {' and '.join(missing)}: {add_extra(extra)}")

@@ -1,0 +1,92 @@
+"""A look at the machine: versions, devices, threads, extras, and a run of two seconds that is resumed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_training.config import load_config
+from rl_training.errors import add_extra, one_line
+from rl_training.extras import EXTRAS, missing_packages
+from rl_training.runtime.forking import fork
+from rl_training.runtime.trainer import PHYSICAL_CORES
+from rl_training.runtime.workflows import evaluate_checkpoint, train
+from rl_training.state.run_directory import versions
+
+SMALL_RUN = {
+    "algo": "ppo",
+    "env_id": "CartPole-v1",
+    "total_timesteps": 1024,
+    "num_envs": 4,
+    "num_steps": 64,
+    "hidden_sizes": [16],
+    "eval_episodes": 2,
+    "checkpoint_interval": 512,
+}
+
+
+def check_up() -> dict[str, Any]:
+    """Everything worth knowing before a run, as plain values."""
+    return {
+        "versions": versions(),
+        "devices": _devices(),
+        "threads": {
+            "usable cores": len(os.sched_getaffinity(0)),
+            "torch": PHYSICAL_CORES,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
+        },
+        "extras": {name: _extra(name) for name in EXTRAS},
+        "self_test": self_test(),
+    }
+
+
+def _devices() -> dict[str, str]:
+    names = {f"cuda:{index}": torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
+    return {"cpu": torch.backends.cpu.get_cpu_capability()} | (names or {"cuda": "none found by torch"})
+
+
+def _extra(name: str) -> dict[str, Any]:
+    missing = missing_packages(name)
+    add = add_extra(name).strip("`")
+    return {"what_for": EXTRAS[name].what_for, "installed": not missing, "missing": missing, "add": add}
+
+
+def self_test() -> list[dict[str, Any]]:
+    """Train a small run, go on from its middle and compare, play it; each with whether it worked."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run, again = Path(folder, "run"), Path(folder, "again")
+
+        def trains() -> None:
+            train(load_config(SMALL_RUN), run_dir=run)
+
+        def goes_on_exactly() -> None:
+            first, last = sorted((run / "checkpoints").iterdir())
+            fork(first, run_dir=again)
+            for name in ("metrics.jsonl", f"checkpoints/{last.name}/weights.safetensors"):
+                if (run / name).read_bytes() != (again / name).read_bytes():
+                    raise RuntimeError(f"{name} differs")
+
+        def plays() -> None:
+            evaluate_checkpoint(run, episodes=1)
+
+        return [
+            _tried("trains PPO on CartPole-v1 for 1,024 steps", trains),
+            _tried("goes on from the middle to the same bytes", goes_on_exactly),
+            _tried("plays an episode with the trained policy", plays),
+        ]
+
+
+def _tried(what: str, test: Callable[[], None]) -> dict[str, Any]:
+    try:
+        test()
+    except Exception as error:  # whatever is broken here is what the user came to hear
+        return {"what": f"{what}: {one_line(error)}", "ok": False}
+    return {"what": what, "ok": True}

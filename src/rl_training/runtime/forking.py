@@ -1,0 +1,158 @@
+"""Forking: a new run that starts where a checkpoint of another stands, with changed knobs and its lineage on record."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import Config, load_config
+from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError, one_line
+from rl_training.runtime.display import Display, QuietDisplay
+from rl_training.runtime.engine import Engine, Result
+from rl_training.runtime.workflows import (
+    begin_run,
+    check_manifest,
+    make_trainer,
+    refuse_changed_config,
+    refuse_untrusted,
+    run_engine,
+    threads_of,
+)
+from rl_training.state import checkpoints, files
+from rl_training.state.run_directory import RunDirectory
+
+
+def fork(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    run_dir: str | Path | None = None,
+    display: Display | None = None,
+    trust_env: bool = False,
+) -> Result:
+    """Go on from the newest checkpoint of a run, or from the one at `source`, in a run directory of its own.
+
+    With no overrides it goes on exactly as the original would have. The original is only read. Everything is
+    restored before the new directory is made: what does not fit leaves nothing behind.
+    """
+    display = display or QuietDisplay()
+    parent, path, tree = _find(Path(source), display)
+    manifest = parent.read_manifest()
+    threads = check_manifest(manifest, display)
+    old = load_config(parent.config_path)
+    refuse_changed_config(old, tree["policy"])
+    config = load_config(parent.config_path, overrides)
+    refuse_untrusted(config.env_id, trust_env)
+    changes = _changes(old, config)
+    step = int(tree["progress"]["steps"])
+    _refuse_what_cannot_change(config, changes, step, path)
+
+    engine = Engine(make_trainer(config), config, parent, display)
+    try:
+        engine.restore(path, tree)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        engine.trainer.close()
+        if not changes or isinstance(error, UserError):
+            raise
+        names = ", ".join(changes)
+        raise ConfigError(
+            f"{names}: {path.name} does not fit what was changed ({one_line(error)})"
+        ) from error
+    lineage = {
+        "parent": str(parent.path.resolve()),
+        "checkpoint": path.name,
+        "step": step,
+        "changes": {name: {"from": before, "to": after} for name, (before, after) in changes.items()},
+    }
+    if "torch_threads" in changes:
+        threads = threads_of(config, engine.trainer)
+    run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}-fork")
+    with run.lock():
+        with begin_run(run, config, threads, lineage=[lineage, *_ancestors(manifest)]):
+            _take_over(parent, run, path, tree, config)
+        engine.progress.best_return = tree["progress"]["best_return"]
+        engine.move_to(run, checkpoint=run.checkpoints / path.name)
+        display.message(f"forked from {path} at step {step:,}" + _told(changes))
+        return run_engine(engine, threads)
+
+
+def _find(source: Path, display: Display) -> tuple[RunDirectory, Path, dict[str, Any]]:
+    """The run that is forked, the checkpoint it is forked at, and what that holds."""
+    if (source / "state.json").exists():
+        if source.resolve().parent.name != "checkpoints":
+            raise RunError(
+                f"{source}: holds no training state to go on from; fork RUN_DIR or RUN_DIR/checkpoints/step-N"
+            )
+        return RunDirectory.open(source.resolve().parents[1]), source, checkpoints.load_checkpoint(source)
+    run = RunDirectory.open(source)
+    found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
+    if found is None:
+        raise CheckpointError(f"{source} has no checkpoint yet")
+    return run, *found
+
+
+def _changes(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Field -> (before, after) of all that differs, as plain values."""
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    return {name: (before.get(name), value) for name, value in after.items() if value != before.get(name)}
+
+
+def _refuse_what_cannot_change(config: Config, changes: Mapping[str, Any], step: int, path: Path) -> None:
+    laid_out = {name for kind in type(config).__mro__ for name in vars(kind).get("laid_out_by", ())}
+    for name in changes:
+        if name in laid_out:
+            raise ConfigError(
+                f"{name}: a fork keeps it, because {path.name} is laid out by it; train a new run"
+            )
+    if step >= config.total_timesteps:
+        raise ConfigError(
+            f"{path} is at the end of its run (step {step} of {config.total_timesteps}); "
+            "raise total_timesteps, or fork an earlier checkpoint of it"
+        )
+
+
+def _ancestors(manifest: Mapping[str, Any]) -> list[Any]:
+    lineage = manifest.get("lineage", [])
+    return lineage if isinstance(lineage, list) else []
+
+
+def _take_over(
+    parent: RunDirectory, run: RunDirectory, path: Path, tree: dict[str, Any], config: Config
+) -> None:
+    """Give the new run all it needs of the old one: metrics so far, replay segments, best policy, checkpoint."""
+    with parent.metrics_path.open("rb") as file:
+        metrics = file.read(tree["progress"]["metrics_bytes"])
+    if len(metrics) < tree["progress"]["metrics_bytes"]:
+        raise StorageError(f"{parent.metrics_path}: has been cut; the fork would lack a part of its history")
+    files.write_file(run.metrics_path, metrics)
+    if tree.get("segments"):
+        files.make_directory(run.replay)
+        for name in tree["segments"]:
+            _link(parent.replay / name, run.replay / name)
+    # The best policy so far, unless it is a later one: then the fork finds its own.
+    tree["progress"]["best_return"], kept = -float("inf"), tree["progress"]["best_return"]
+    with suppress(CheckpointError):
+        if checkpoints.checkpoint_step(parent.best) <= tree["progress"]["steps"]:
+            best = checkpoints.load_checkpoint(parent.best)
+            checkpoints.save_policy(run.best, checkpoints.checkpoint_step(parent.best), best)
+            tree["progress"]["best_return"] = kept
+    tree["policy"]["config"] = config.model_dump(mode="json")
+    checkpoints.save_checkpoint(run.checkpoints, tree["progress"]["steps"], tree, config.keep_checkpoints)
+
+
+def _link(source: Path, target: Path) -> None:
+    """A segment never changes, so that two runs can share its bytes; across file systems it is copied."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(source, target, follow_symlinks=False)
+
+
+def _told(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    if not changes:
+        return ", nothing changed"
+    return ": " + ", ".join(f"{name} {before} → {after}" for name, (before, after) in changes.items())

@@ -1,0 +1,34 @@
+"""`rl-training doctor`: what is installed here, what is missing, and whether a run trains and resumes."""
+
+import typer
+
+from rl_training.verbs.options import Json, print_json
+
+
+def doctor(json_: Json = False) -> None:
+    """Show versions, devices, threads and extras, and test a small run.
+
+    Exits with 1 when the small run fails. An extra that is missing is no failure.
+    """
+    from rl_training.reporting.checkup import check_up
+
+    found = check_up()
+    if json_:
+        print_json(found)
+    else:
+        for heading in ("versions", "devices", "threads"):
+            print(heading)
+            width = max(map(len, found[heading]))
+            for name, value in found[heading].items():
+                print(f"  {name:<{width}}  {'not installed' if value is None else value}")
+        print("extras")
+        width = max(map(len, found["extras"]))
+        for name, extra in found["extras"].items():
+            print(f"  {'ok' if extra['installed'] else 'missing':<7}  {name:<{width}}  {extra['what_for']}")
+            if not extra["installed"]:
+                print(f"  {'':<7}  {'':<{width}}  add it with: {extra['add']}")
+        print("self-test")
+        for test in found["self_test"]:
+            print(f"  {'ok' if test['ok'] else 'FAILED':<7}  {test['what']}")
+    if not all(test["ok"] for test in found["self_test"]):
+        raise typer.Exit(1)

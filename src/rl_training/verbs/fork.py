@@ -1,0 +1,40 @@
+"""`rl-training fork`: a new run that starts from a checkpoint of another, with changed knobs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rl_training.verbs.options import Json, Overrides, Quiet, TrustEnv, report_run, showing
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN_DIR_OR_CHECKPOINT", help="A run (its newest checkpoint), or RUN_DIR/checkpoints/step-N."
+    ),
+]
+
+
+def fork(
+    source: Source,
+    overrides: Overrides = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to write the fork; must be new or empty. [default: runs/ALGO-ENV-sSEED-fork]"
+        ),
+    ] = None,
+    trust_env: TrustEnv = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a new run from a checkpoint of another, with changed knobs.
+
+    \b
+    rl-training fork runs/ppo-CartPole-v1-s1 total_timesteps=200_000 learning_rate=1e-4
+    """
+    from rl_training.runtime import forking
+
+    with showing(quiet) as display:
+        result = forking.fork(source, overrides or (), run_dir=run_dir, display=display, trust_env=trust_env)
+    report_run(result, json_)

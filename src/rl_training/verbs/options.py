@@ -1,0 +1,102 @@
+"""What the verbs share: their common options, the display of a run, and how results are printed.
+
+Light on purpose: it is imported before torch is.
+"""
+
+import json
+import math
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rl_training.runtime.workflows import Result
+
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A shipped config (ppo/cartpole) or a file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Fields to change, values in YAML.")
+]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the result.")]
+TrustEnv = Annotated[
+    bool,
+    typer.Option("--trust-env", help="Import the module of a module:EnvId environment that the run names."),
+]
+
+
+class Which(str, Enum):
+    last = "last"
+    best = "best"
+
+
+PolicyPath = Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run or a checkpoint.")]
+Checkpoint = Annotated[Which, typer.Option(help="Which checkpoint of a run.")]
+Sample = Annotated[bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")]
+
+
+class showing:
+    """The display of a run; its panel is taken down also when the run ends by an exception."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rl_training.runtime.display import make_display
+
+        self.display = make_display(quiet)
+
+    def __enter__(self) -> Any:
+        return self.display
+
+    def __exit__(self, *exception: object) -> None:
+        self.display.finish({})
+
+
+def report_run(result: "Result", as_json: bool) -> None:
+    """Prints what came out and where it lies, and exits with 128 + signal when a signal ended the run."""
+    interrupted = result.interrupted
+    if as_json:
+        print_json(
+            {
+                "run_dir": str(result.run_dir),
+                "checkpoint_path": str(result.checkpoint_path),
+                "interrupted": interrupted,
+                "metrics": result.metrics,
+            }
+        )
+    elif interrupted:
+        print(f"stopped by {signal_name(interrupted)}; everything up to here is saved")
+        print(f"go on with   rl-training resume {result.run_dir}")
+    else:
+        metrics = result.metrics
+        if "eval/mean_return" in metrics:
+            print(f"return       {metrics['eval/mean_return']:.2f}  (evaluation at the end, greedy actions)")
+        if "episode_return" in metrics:
+            print(f"             {metrics['episode_return']:.2f}  (last training episodes)")
+        print(f"run          {result.run_dir}")
+        print(f"metrics      {result.run_dir / 'metrics.jsonl'}")
+        print(f"checkpoint   {result.checkpoint_path}")
+        print(f"play it      rl-training evaluate {result.run_dir}")
+    if interrupted:
+        raise typer.Exit(128 + interrupted)
+
+
+def signal_name(number: int) -> str:
+    import signal
+
+    return signal.Signals(number).name
+
+
+def print_json(value: Any) -> None:
+    """One line of strict JSON; numbers that JSON does not know (NaN, infinities) become null."""
+    print(json.dumps(plain(value), allow_nan=False), flush=True)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,65 @@
+"""The doctor: what it shows, what is missing, and a self-test that can fail."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from test_cli import cli, refused
+
+from rl_training.errors import UserError
+from rl_training.extras import EXTRAS, require_extra
+from rl_training.reporting import checkup
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_it_shows_versions_devices_extras_and_a_passed_self_test():
+    done = cli("doctor")
+    assert done.exit_code == 0, done.output
+    for words in ("torch ", "gymnasium ", "cpu ", "usable cores", "self-test"):
+        assert words in done.stdout
+    assert re.search(r"ok +goes on from the middle to the same bytes", done.stdout)
+    for name in EXTRAS:
+        assert re.search(rf"(ok|missing) +{name} ", done.stdout)
+
+
+def test_a_missing_extra_comes_with_the_command_that_adds_it(monkeypatch):
+    monkeypatch.setattr(checkup, "self_test", list)
+    monkeypatch.setitem(sys.modules, "minari", None)
+    done = cli("doctor")
+    assert done.exit_code == 0
+    assert re.search(r"missing +minari ", done.stdout)
+    assert "add it with: pip install -c constraints.txt -e '.[minari]'" in done.stdout
+    found = json.loads(cli("doctor", "--json").stdout)
+    assert found["extras"]["minari"]["missing"] == ["minari"]
+    with pytest.raises(UserError, match=r"^this needs minari: `pip install .*\[minari\]'`$"):
+        require_extra("minari", "this")
+
+
+@pytest.mark.parametrize("fault", ["train", "fork"])
+def test_a_self_test_that_fails_is_code_1(fault, monkeypatch):
+    def broken(*arguments, **options):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkup, fault, broken)
+    done = cli("doctor")
+    assert done.exit_code == 1
+    assert re.search(r"FAILED +\w+ .*No space left on device", done.stdout)
+
+
+def test_a_wrong_argument_is_one_line():
+    refused(cli("doctor", "--jsn"), "--jsn")
+
+
+def test_the_table_of_extras_is_that_of_the_project():
+    tomllib = pytest.importorskip("tomllib")  # from Python 3.11 on
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(written) - {"test", "dev"}
+    for name, extra in EXTRAS.items():
+        text = " ".join(written[name])
+        for package in extra.packages:
+            assert re.search(rf"\b{package}\b|\[{package}\]", text) or package == "h5py", (name, package)
+    tested = next(line for line in written["test"] if line.startswith("rl-training["))
+    assert set(re.findall(r"\w+", tested.partition("[")[2])) == set(EXTRAS) - {"mujoco"}
