@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rl_training.errors import ConfigError, NonFiniteError, StorageError, UserError
+from rl_training.errors import ActorError, ConfigError, NonFiniteError, StorageError, UserError
 from rl_training.verbs.doctor import doctor
 from rl_training.verbs.fork import fork
 from rl_training.verbs.options import (
@@ -54,6 +54,9 @@ class OneLineErrors(TyperGroup):
             return fail(2, error)
         except (NonFiniteError, StorageError) as error:
             return fail(1, error)
+        except ActorError as error:  # its traceback is what helps, and it is not ours
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return 1
         except USAGE_ERRORS as error:
             return fail(2, error.format_message().rstrip(".") + " (see rl-training --help)")
         except (KeyboardInterrupt, typer.Abort):

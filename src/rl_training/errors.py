@@ -42,6 +42,10 @@ class NonFiniteError(RuntimeError):
         return type(self), (self.tensor, self.env_index, self.step)
 
 
+class ActorError(RuntimeError):
+    """An actor that cannot go on, however often it is asked. The message holds its environment's traceback."""
+
+
 class StorageError(RuntimeError):
     """A write that failed (disk full, no permission). The message says which last good checkpoint remains."""
 

@@ -68,6 +68,7 @@ GATES = {
         Gate("dqn/cartpole", 475),
         Gate("muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("gumbel_muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
+        Gate("impala/cartpole", 475),
         Gate("gail/cartpole", 475),
         Gate("gail/cartpole", 475, control=True, overrides=CONSTANT, label="gail/cartpole, constant D"),
         # No control: that this passes is why CartPole alone says nothing about imitation.

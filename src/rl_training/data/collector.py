@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -33,6 +33,15 @@ class Policy(Protocol):
         """The values of raw observations [N, ...] → [N], where the policy has a critic."""
 
 
+class Cut(NamedTuple):
+    """Where a time limit ended episodes: the step, the lanes, and their final observations and carries."""
+
+    t: int
+    lanes: np.ndarray
+    obs: Any
+    carry: Carry
+
+
 class Collector(Stateful):
     """Steps a policy in environments; what the policy carries across rollouts is kept here."""
 
@@ -49,10 +58,16 @@ class Collector(Stateful):
         Gives `obs`, `action` and all else the policy put out, `reward`, `terminated`, `truncated`, each
         [T, B, ...], and, for a policy with values, `next_value`: the value of where each action led.
         """
+        cut = self.gather(policy, num_steps)
+        rollout = {key: tree_map(torch.from_numpy, column) for key, column in self.columns.items()}
+        if "value" in rollout:
+            rollout["next_value"] = torch.from_numpy(self._next_value(policy, cut))
+        return rollout
+
+    def gather(self, policy: Policy, num_steps: int) -> list[Cut]:
+        """The same steps, into `columns`; returned is where time limits cut episodes, and what was seen there."""
         environments = self.environments
-        cut: list[
-            tuple[int, np.ndarray, Any, Carry]
-        ] = []  # (t, lanes, final observation, carry) of truncations
+        cut: list[Cut] = []
         for t in range(num_steps):
             obs = environments.obs
             acted, self.carry = policy.act(obs, self.carry, explore=True)
@@ -63,15 +78,12 @@ class Collector(Stateful):
             if step.truncated.any():
                 lanes = np.flatnonzero(step.truncated)
                 final = tree_map(lambda column, lanes=lanes: column[lanes], step.next_obs)
-                cut.append((t, lanes, final, tuple(part[lanes] for part in self.carry)))
+                cut.append(Cut(t, lanes, final, tuple(part[lanes] for part in self.carry)))
             self.carry = fresh_where_ended(policy, self.carry, step.ended)
-        rollout = {key: tree_map(torch.from_numpy, column) for key, column in self.columns.items()}
         check_finite(self.columns, environments.count)
         for t, lanes, final, _ in [*cut, (num_steps, np.arange(environments.count), environments.obs, ())]:
             check_finite_observation(final, lanes, t * environments.count)
-        if "value" in rollout:
-            rollout["next_value"] = torch.from_numpy(self._next_value(policy, cut))
-        return rollout
+        return cut
 
     def _store(self, t: int, num_steps: int, obs: Any, acted: dict[str, np.ndarray], step: Step) -> None:
         row = {
@@ -90,7 +102,7 @@ class Collector(Stateful):
             else:
                 self.columns[name][t] = value
 
-    def _next_value(self, policy: Policy, cut: list[tuple[int, np.ndarray, Any, Carry]]) -> np.ndarray:
+    def _next_value(self, policy: Policy, cut: list[Cut]) -> np.ndarray:
         """V(s'ₜ): the next row's value, the last observation's in the last row, the final one's at a time limit."""
         value = self.columns["value"]
         next_value = np.empty_like(value)

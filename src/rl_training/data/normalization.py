@@ -79,13 +79,17 @@ class RewardScaler(Stateful):
         self.moments = RunningMoments(())
         self.discounted = np.zeros(count)
 
-    def __call__(self, reward: np.ndarray, done: np.ndarray, gamma: float) -> np.ndarray:
-        """Take in a rollout's rewards [T, B] and return them scaled."""
+    def __call__(
+        self, reward: np.ndarray, done: np.ndarray, gamma: float, lanes: slice = slice(None)
+    ) -> np.ndarray:
+        """Take in a rollout's rewards [T, B] and return them scaled; `lanes` says whose they are, if not all's."""
         returns = np.empty(reward.shape)
+        discounted = self.discounted[lanes]
         for t in range(len(reward)):
-            self.discounted = gamma * self.discounted + reward[t]
-            returns[t] = self.discounted
-            self.discounted = self.discounted * ~done[t]
+            discounted = gamma * discounted + reward[t]
+            returns[t] = discounted
+            discounted = discounted * ~done[t]
+        self.discounted[lanes] = discounted
         self.moments.update(returns.reshape(-1))
         scaled = reward / np.sqrt(self.moments.variance + EPSILON)
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)

@@ -47,3 +47,27 @@ def sequence_minibatches(
         minibatch["sequences"] = Sequences(*(part.to(device) for part in sequences))
         minibatch["carry"] = tuple(part[group] for part in carry)
         yield minibatch
+
+
+def append_bootstraps(sequences: Sequences, ended: np.ndarray, cut: list[tuple[int, int]]) -> Sequences:
+    """The sequences of a rollout [T, B], each followed by what its last action led to.
+
+    The rows gain B + K: what each lane sees after the rollout, and then what was seen at each of the K places (t, lane)
+    where a time limit cut an episode. A lane whose last step ended its episode has nothing to follow; its row is
+    there, and means nothing.
+    """
+    steps, lanes = ended.shape
+    rows, places, count = sequences.rows.numpy(), sequences.places.numpy(), sequences.rows.shape[1]
+    lengths = np.bincount(places % count, minlength=count)
+    last = [(steps - 1, lane) for lane in range(lanes)]
+    extended = np.concatenate([rows, np.zeros((1, count), np.int64)])
+    more = np.zeros(lanes + len(cut), np.int64)
+    for i, (t, lane) in enumerate([*last, *cut]):
+        if i < lanes and ended[t, lane]:
+            continue
+        sequence = places[t * lanes + lane] % count
+        extended[lengths[sequence], sequence] = steps * lanes + i
+        more[i] = lengths[sequence] * count + sequence
+    return sequences._replace(
+        rows=torch.from_numpy(extended), places=torch.from_numpy(np.concatenate([places, more]))
+    )

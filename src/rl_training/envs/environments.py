@@ -29,6 +29,35 @@ class Step(NamedTuple):
     ended: list[int]  # the lanes in which learning sees an end
 
 
+class ActionLog:
+    """The actions [B, ...] of steps in a row, in one array: those of one lane are a slice."""
+
+    def __init__(self, rows: np.ndarray | None = None) -> None:
+        self.rows = np.empty(0) if rows is None else rows
+        self.used = len(self.rows)
+
+    def __len__(self) -> int:
+        return self.used
+
+    def append(self, row: np.ndarray) -> None:
+        if self.used == len(self.rows):
+            grown = np.empty((max(64, 2 * self.used), *row.shape), row.dtype)
+            if self.used:
+                grown[: self.used] = self.rows
+            self.rows = grown
+        self.rows[self.used] = row
+        self.used += 1
+
+    def forget(self, count: int) -> None:
+        """Drop the first `count` steps."""
+        self.rows[: self.used - count] = self.rows[count : self.used].copy()
+        self.used -= count
+
+    def of_lane(self, lane: int, first: int) -> np.ndarray:
+        """The lane's actions since step `first`, copied."""
+        return self.rows[first : self.used, lane].copy()
+
+
 class Environments(Stateful):
     """B environments; `obs` is what to act on next, `step` acts, `finished` holds the episodes that ended."""
 
@@ -46,7 +75,7 @@ class Environments(Stateful):
         self.lengths = np.zeros(count, np.int64)
         self.finished: list[tuple[int, float, int]] = []  # (lane, return, length) not yet taken
         # The actions of all open episodes: rows [B, ...] since the oldest began, and each lane's first row.
-        self.history: list[np.ndarray] = []
+        self.history = ActionLog()
         self.started = np.zeros(count, np.int64)
         self.obs: Observation = lanes.reset(range(count), self.seeds.tolist())
 
@@ -57,7 +86,7 @@ class Environments(Stateful):
     def step(self, actions: np.ndarray) -> Step:
         """Take one model-space action [B, ...] in every lane; ended episodes are followed by new ones in `obs`."""
         stepped = self.lanes.step(self.codec.to_env(actions))
-        self.history.append(actions.copy())
+        self.history.append(actions)
         self.returns += stepped.score
         self.lengths += 1
         self.obs = stepped.obs
@@ -85,9 +114,9 @@ class Environments(Stateful):
             self.seeds[lane] = self._seed(lane, int(self.episode[lane]))
             self.started[lane] = len(self.history)
         oldest = int(self.started.min())
-        # Forget rows that no open episode needs, but rarely: shortening a list moves all that is left.
+        # Forget rows that no open episode needs, but rarely: it moves all that is left.
         if oldest > len(self.history) // 2:
-            del self.history[:oldest]
+            self.history.forget(oldest)
             self.started -= oldest
         self.obs = tree_map(np.copy, self.obs)
         put_rows(self.obs, self.lanes.reset(lanes, self.seeds[lanes].tolist()), lanes)
@@ -97,8 +126,8 @@ class Environments(Stateful):
         return fold(self.seed, self.stream, lane, episode) % 2**31
 
     def _actions(self, lane: int) -> np.ndarray:
-        rows = self.history[self.started[lane] :]
-        return np.stack([row[lane] for row in rows]) if rows else np.empty(0)
+        first = int(self.started[lane])
+        return self.history.of_lane(lane, first) if first < len(self.history) else np.empty(0)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"actions": [self._actions(lane) for lane in range(self.count)]}
@@ -120,7 +149,7 @@ class Environments(Stateful):
             np.concatenate([np.repeat(row[None], longest - len(a), 0), *([a] if len(a) else [])])
             for a in actions
         ]
-        self.history = list(np.stack(columns, 1)) if longest else []
+        self.history = ActionLog(np.stack(columns, 1) if longest else None)
 
     def _compare(self, replayed: Observation) -> None:
         for (name, saved), (_, again) in zip(

@@ -70,9 +70,12 @@ class ActorCriticPolicy(Stateful):
 
     def evaluate(self, inputs: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log π(a|s), entropy and value [N], with gradients, for inputs that are normalised already."""
-        forward = self.network.for_loss if self.precision == "fp32" else self._forward
-        parameters, value = forward(inputs)
+        parameters, value = self.outputs_for_loss(inputs)
         return *self.family.log_prob_and_entropy(parameters, action), value
+
+    def outputs_for_loss(self, inputs: Any) -> tuple[Tensor, Tensor]:
+        """Action parameters [N, P] and values [N], for a loss whose `backward` is called once."""
+        return (self.network.for_loss if self.precision == "fp32" else self._forward)(inputs)
 
     def _forward(self, inputs: Any) -> tuple[Tensor, Tensor]:
         if self.precision == "fp32":

@@ -151,6 +151,7 @@ class Engine:
         seconds = time.perf_counter() - self.began
         speed = (self.progress.steps - self.began_at) / seconds
         timing = {"wall_seconds": round(seconds, 3), "steps_per_second": round(speed, 1)}
+        timing |= self.trainer.timing()
         with self._storing():
             self.metrics_log.write(_line({"step": self.progress.steps, **values}))
             self.timing_log.write(_line({"step": self.progress.steps, **timing}))

@@ -60,6 +60,13 @@ class MinibatchConfig(OnPolicyConfig):
         return self
 
 
+def policy_settings(config: Any) -> dict[str, Any]:
+    """What an actor-critic policy is built from, besides the spaces."""
+    network = ("hidden_sizes", "activation", "image_encoder", "shared_trunk", "log_std_init")
+    names = (*network, "normalize_observations", "device", "precision")
+    return {name: getattr(config, name) for name in names}
+
+
 class OnPolicyTrainer(Trainer):
     """An actor-critic and its rollouts; what is learned from them is the algorithm's own `iterate`."""
 
@@ -77,20 +84,12 @@ class OnPolicyTrainer(Trainer):
     def make_agent(
         cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> ActorCriticPolicy:
-        return cls.policy_class(
-            observation_space,
-            action_space,
-            normalize_observations=config.normalize_observations,
-            device=config.device,
-            precision=config.precision,
-            **cls.network_settings(config),
-        )
+        return cls.policy_class(observation_space, action_space, **cls.network_settings(config))
 
     @classmethod
     def network_settings(cls, config: Any) -> dict[str, Any]:
-        """What the policy's network is built from, besides the spaces."""
-        names = ("hidden_sizes", "activation", "image_encoder", "shared_trunk", "log_std_init")
-        return {name: getattr(config, name) for name in names}
+        """What the policy and its network are built from, besides the spaces."""
+        return policy_settings(config)
 
     def collect(self) -> tuple[Batch, Metrics]:
         """A rollout [T, B] of the current policy, and the iteration's metrics with the episodes that ended."""

@@ -54,6 +54,10 @@ class Trainer(Stateful):
     def keep_segments_in(self, store: SegmentStore) -> None:
         """Where to keep what only grows, such as a replay; most algorithms have nothing of the kind."""
 
+    def timing(self) -> dict[str, float]:
+        """What a line of timing.jsonl shall hold besides the speed: all that depends on the clock."""
+        return {}
+
     def close(self) -> None:
         """Let go of processes and emulators."""
 

@@ -1,0 +1,65 @@
+"""A fleet without processes: fragments are played by the learner itself, when it waits for them. For tests."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.fleet.actor import Actor, Request
+from rl_training.fleet.fleet import Fleet, Outcome, Ready
+from rl_training.fleet.local import outcome_of
+
+
+class InlineFleet(Fleet):
+    """The same fragments as those of processes; nothing is gained but simplicity."""
+
+    def __init__(self, config: Any, pack: Callable[[], np.ndarray], spaces: Any, columns: Any) -> None:
+        super().__init__(config, pack, spaces, columns)
+        self.columns = [columns() for _ in range(config.num_actors)]
+        self.actors: dict[int, Actor] = {}
+        self.asked: deque[tuple[int, Request | None, np.ndarray]] = deque()
+
+    def _launch(self, index: int) -> None:
+        self.asked.append((index, None, np.empty(0)))
+
+    def _submit(self, index: int, request: Request, weights: np.ndarray) -> None:
+        self.asked.append((index, request, weights))
+
+    def _poll(self, timeout: float) -> Sequence[tuple[int, Outcome]]:
+        if not self.asked:
+            return []
+        index, request, weights = self.asked.popleft()
+        with as_if_elsewhere():
+            if request is None:
+                self.actors[index] = Actor(self.config, *self.spaces)
+                return [(index, Ready())]
+            return [(index, outcome_of(self.actors[index], request, weights, self.columns[request.stream]))]
+
+    def _end(self, index: int) -> None:
+        self.actors.pop(index).close()
+
+    def close(self) -> None:
+        for actor in self.actors.values():
+            actor.close()
+        self.actors.clear()
+
+
+@contextmanager
+def as_if_elsewhere() -> Iterator[None]:
+    """Play with one thread, and leave the learner's threads and generators as they were."""
+    threads = torch.get_num_threads()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

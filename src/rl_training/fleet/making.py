@@ -1,0 +1,25 @@
+"""The fleet that a config asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from rl_training.data.batch import Batch
+from rl_training.fleet.fleet import Fleet
+
+FLEETS = {
+    "local": "rl_training.fleet.local:LocalFleet",
+    "inline": "rl_training.fleet.inline:InlineFleet",
+}
+
+
+def make_fleet(
+    config: Any, pack: Callable[[], np.ndarray], spaces: tuple[Any, Any], columns: Callable[..., Batch]
+) -> Fleet:
+    """No actor is started before the first fragment is asked for."""
+    module, _, name = FLEETS[config.fleet].partition(":")
+    return getattr(import_module(module), name)(config, pack, spaces, columns)

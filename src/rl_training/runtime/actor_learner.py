@@ -1,0 +1,229 @@
+"""What the actor-learner family shares: fragments of a fleet as one batch, and the learner's view of it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import model_validator
+from torch import Tensor
+
+from rl_training.algorithms.vtrace import ratio_statistics, vtrace
+from rl_training.config import Units, field
+from rl_training.data.batch import Batch
+from rl_training.data.normalization import RewardScaler
+from rl_training.data.sequences import append_bootstraps, cut_sequences
+from rl_training.envs.making import make_environments
+from rl_training.fleet.actor import make_columns
+from rl_training.fleet.making import make_fleet
+from rl_training.fleet.weights import pack
+from rl_training.networks.encoders import laid_out
+from rl_training.networks.recurrent import Sequences
+from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+from rl_training.runtime.controls import Now
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.on_policy import OnPolicyConfig, policy_settings
+from rl_training.runtime.recurrent_policy import RecurrentPolicy
+from rl_training.runtime.trainer import Trainer
+from rl_training.trees import tree_map
+
+
+class ActorLearnerConfig(OnPolicyConfig):
+    """The fields of every algorithm whose actors play beside the learner."""
+
+    laid_out_by: ClassVar[tuple[str, ...]] = ("num_actors", "cell", "recurrent_size")
+
+    num_actors: int = field(2, "Actors that play beside the learner.", ge=1, le=4096)
+    num_envs: int = field(8, "Environments of each actor.", ge=1, le=65_536)
+    num_steps: int = field(20, "Steps in each environment per fragment.", ge=1, le=1_000_000)
+    batch_fragments: int | None = field(None, "Fragments per update; none: one of each actor.", ge=1)
+    fleet: Literal["local", "inline"] = field(
+        "local", "Where actors are: processes of this machine, or none (for tests)."
+    )
+    order: Literal["fixed", "arrival"] = field(
+        "fixed", "How fragments are taken: in turn, or as they come, which no resume can repeat."
+    )
+    min_actors: int = field(1, "Actors that must live for arrival order to go on.", ge=1)
+    max_lag: int | None = field(
+        None, "Updates by which weights may be behind, in arrival order; none: any.", ge=0
+    )
+    actor_timeout: float = field(300.0, "Seconds after which a silent actor is replaced.", gt=0)
+    vectorization: Literal["sync"] = field("sync", "An actor's environments; actors are processes already.")
+    gae_lambda: float = field(1.0, "Decay per step of V-trace's traces; 1 is the paper's.")
+    rho_bar: float = field(1.0, "Most that an action's weight may be; sets what values converge to.")
+    c_bar: float = field(1.0, "Most that a step's trace may be; sets how fast they do.")
+    shared_trunk: bool = field(False, "Whether actor and critic share their encoder, and their memory.")
+    cell: Literal["lstm", "gru"] | None = field(None, "The kind of memory; none: no memory.")
+    recurrent_size: Units = field(64, "Units of the memory.")
+
+    @property
+    def fragments_per_update(self) -> int:
+        return self.batch_fragments or self.num_actors
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.fragments_per_update * self.num_steps * self.num_envs
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ActorLearnerConfig:
+        if self.cell is not None and self.precision != "fp32":
+            raise ValueError(
+                "precision must be fp32 where there is a cell, which knows single precision only"
+            )
+        if self.min_actors > self.num_actors:
+            raise ValueError(f"min_actors must be at most num_actors = {self.num_actors}")
+        if self.max_lag is not None and self.order == "fixed":
+            raise ValueError("max_lag needs order: arrival; in fixed order the lag is constant")
+        return self
+
+
+class View(NamedTuple):
+    """A batch as a network sees it, rows [T·L, ...] each, `next_value` [T, L] without a gradient."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+    next_value: Tensor
+    parameters: Tensor  # of the action distribution
+
+
+class ActorLearnerTrainer(Trainer):
+    """An actor-critic and the fragments of its fleet; what is learned from them is the algorithm's own `iterate`."""
+
+    transient = ("columns",)
+    config: Any
+    agent: ActorCriticPolicy
+
+    def __init__(self, config: Any) -> None:
+        environments = make_environments(config, 1, config.seed, "train")
+        super().__init__(config, environments.lanes.observation_space, environments.lanes.action_space)
+        acted, _ = self.agent.act(environments.obs, self.agent.initial(1), explore=False)
+        row = environments.obs, acted, config.num_steps
+        environments.close()
+        self.fleet = make_fleet(
+            config,
+            lambda: pack(self.agent),
+            (self.observation_space, self.action_space),
+            lambda make=np.empty: make_columns(*row, config.num_envs, make),
+        )
+        self.columns = make_columns(*row, config.fragments_per_update * config.num_envs)
+        lanes = config.num_actors * config.num_envs
+        self.reward_scaler = RewardScaler(lanes) if config.normalize_rewards else None
+
+    @classmethod
+    def make_agent(
+        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> ActorCriticPolicy:
+        settings = policy_settings(config)
+        if config.cell is None:
+            return ActorCriticPolicy(observation_space, action_space, **settings)
+        settings |= {"cell": config.cell, "recurrent_size": config.recurrent_size}
+        return RecurrentPolicy(observation_space, action_space, **settings)
+
+    def collect(self, now: Now) -> tuple[Batch, Metrics]:
+        """Fragments side by side, [T, L, ...], and the iteration's metrics with the episodes that ended.
+
+        An actor goes on as soon as its fragment is taken, with the weights as they stand. `obs` has a row more, what
+        follows the last step, and `cut` holds what was seen where time limits ended episodes: (t, lane, obs).
+        """
+        config = self.config
+        episodes, lags, carries, cut = [], [], [], []
+        for place in range(config.fragments_per_update):
+            fragment = self.fleet.take()
+            first, own = place * config.num_envs, fragment.stream * config.num_envs
+            lanes = slice(first, first + config.num_envs)
+            for name, column in fragment.columns.items():
+                tree_map(lambda mine, new, lanes=lanes: _put(mine, lanes, new), self.columns[name], column)
+            if self.reward_scaler is not None:
+                done = fragment.columns["terminated"] | fragment.columns["truncated"]
+                whose = slice(own, own + config.num_envs)
+                scaled = self.reward_scaler(fragment.columns["reward"], done, now.gamma, whose)
+                self.columns["reward"][:, lanes] = scaled
+            for t, ended, obs, _ in fragment.cut:
+                for i, lane in enumerate(ended.tolist()):
+                    cut.append((t, first + lane, tree_map(lambda part, i=i: part[i], obs)))
+            episodes += [(own + lane, *rest) for lane, *rest in fragment.episodes]
+            lags.append(self.fleet.lag(fragment))
+            carries.append(fragment.carry)
+            self.fleet.send(fragment)
+        batch: Batch = {name: tree_map(torch.from_numpy, column) for name, column in self.columns.items()}
+        batch["cut"] = cut
+        batch["carry"] = tuple(
+            torch.from_numpy(np.concatenate(parts)).to(self.agent.device)
+            for parts in zip(*carries, strict=True)
+        )
+        metrics = Metrics(config.steps_per_iteration, episodes)
+        p95 = float(np.percentile(lags, 95))
+        metrics.add(
+            {"policy_lag_mean": float(np.mean(lags)), "policy_lag_p95": p95, "policy_lag_max": max(lags)}
+        )
+        return batch, metrics
+
+    def view(self, agent: ActorCriticPolicy, batch: Batch) -> View:
+        """What `agent` thinks of a batch: its log-probabilities and values, and the values of where actions led."""
+        steps, lanes = batch["reward"].shape
+        rows = tree_map(lambda column: column[:-1].flatten(0, 1), batch["obs"])
+        after = self._after(batch)
+        action = batch["action"].flatten(0, 1).to(agent.device)
+        if isinstance(agent, RecurrentPolicy):
+            inputs = agent.inputs(tree_map(lambda *parts: torch.cat(parts), rows, after))
+            parameters, every = agent.network(inputs, self._sequences(batch), batch["carry"])
+            parameters, value, following = (
+                parameters[: len(action)],
+                every[: len(action)],
+                every[len(action) :],
+            )
+        else:
+            parameters, value = agent.outputs_for_loss(tree_map(laid_out, agent.inputs(rows)))
+            following = torch.from_numpy(agent.value(tree_map(Tensor.numpy, after), ()))
+        log_prob, entropy = agent.family.log_prob_and_entropy(parameters, action)
+        next_value = torch.cat([value.detach()[lanes:].cpu(), following.detach()[:lanes].cpu()]).view(
+            steps, lanes
+        )
+        for number, (t, lane, _) in enumerate(batch["cut"]):
+            next_value[t, lane] = following[lanes + number].detach()
+        return View(log_prob, entropy, value, next_value, parameters)
+
+    def targets(self, view: View, batch: Batch, now: Now) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """V-trace's `return` and `advantage` as rows [T·L] for the policy of `view`, and what is worth logging."""
+        shape = batch["reward"].shape
+        log_ratio = view.log_prob.detach().cpu().view(shape) - batch["log_prob"]
+        columns = (batch["reward"], view.value.detach().cpu().view(shape), view.next_value)
+        found = vtrace(
+            log_ratio,
+            *columns,
+            batch["terminated"],
+            batch["truncated"],
+            gamma=now.gamma,
+            rho_bar=now.rho_bar,
+            c_bar=now.c_bar,
+            trace_decay=now.gae_lambda,
+        )
+        rows = {name: column.flatten().to(self.agent.device) for name, column in found.items()}
+        return rows, ratio_statistics(log_ratio, now.rho_bar)
+
+    def _after(self, batch: Batch) -> Any:
+        """What is seen after the last step, and at time limits: rows [L + K, ...]."""
+        last = tree_map(lambda column: column[-1], batch["obs"])
+        if not batch["cut"]:
+            return last
+        seen = [obs for _, _, obs in batch["cut"]]
+        return tree_map(lambda rows, *more: torch.cat([rows, torch.from_numpy(np.stack(more))]), last, *seen)
+
+    def _sequences(self, batch: Batch) -> Sequences:
+        ended = (batch["terminated"] | batch["truncated"]).numpy()
+        places = [(t, lane) for t, lane, _ in batch["cut"]]
+        sequences = append_bootstraps(cut_sequences(ended), ended, places)
+        return Sequences(*(part.to(self.agent.device) for part in sequences))
+
+    def timing(self) -> dict[str, float]:
+        return self.fleet.timing()
+
+    def close(self) -> None:
+        self.fleet.close()
+
+
+def _put(mine: np.ndarray, lanes: slice, new: np.ndarray) -> None:
+    mine[:, lanes] = new

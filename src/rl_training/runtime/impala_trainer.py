@@ -1,0 +1,63 @@
+"""IMPALA: its config, its iteration, and `train_impala`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from rl_training.algorithms.impala import impala_loss
+from rl_training.algorithms.returns import explained_variance
+from rl_training.config import field, schedulable
+from rl_training.runtime.actor_learner import ActorLearnerConfig, ActorLearnerTrainer
+from rl_training.runtime.controls import Knobs
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.optim import Adam, RMSprop
+from rl_training.runtime.workflows import Result, train
+from rl_training.trees import tree_map
+
+
+@schedulable
+class IMPALAConfig(ActorLearnerConfig):
+    """IMPALA: importance weighted actor-learner architecture, for discrete and continuous actions."""
+
+    algo: Literal["impala"] = field("impala", "The algorithm.")
+    optimizer: Literal["rmsprop", "adam"] = field("rmsprop", "What turns gradients into steps.")
+    optimizer_epsilon: float = field(1e-5, "Its ε; the paper's RMSprop has 0.1 for sums.", gt=0)
+    learning_rate: float = field(6e-4, "The optimizer's step size.")
+    ent_coef: float = field(0.01, "Weight of the entropy bonus in the loss.")
+
+
+class IMPALATrainer(ActorLearnerTrainer):
+    """IMPALA (Espeholt et al. 2018), the learner's side of figure 1."""
+
+    config_class = IMPALAConfig
+
+    def __init__(self, config: IMPALAConfig) -> None:
+        super().__init__(config)
+        kinds = {"rmsprop": RMSprop, "adam": Adam}
+        self.optimizer = kinds[config.optimizer]([self.agent.network], epsilon=config.optimizer_epsilon)
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        now = knobs.after(self.config.steps_per_iteration)
+        # Trajectories (x, a, r, μ(a|x)) of actors, whose policies μ are some updates old.
+        batch, metrics = self.collect(now)
+        # π(a|x) and V(x) of the learner, and from them the V-trace targets v and advantages.
+        view = self.view(self.agent, batch)
+        targets, ratios = self.targets(view, batch, now)
+        metrics.add(ratios)
+        # One step on the policy gradient, the baseline's error and the entropy.
+        loss, parts = impala_loss(
+            view.log_prob, view.entropy, view.value, targets, ent_coef=now.ent_coef, vf_coef=now.vf_coef
+        )
+        metrics.add(parts)
+        metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
+        explained = explained_variance(view.value.detach().cpu(), targets["return"].cpu())
+        metrics.add({"explained_variance": explained})
+        self.agent.observe(tree_map(lambda column: column[:-1], batch["obs"]))
+        # From here on actors are sent the new weights.
+        self.fleet.advance()
+        return metrics
+
+
+def train_impala(config: IMPALAConfig, **options: Any) -> Result:
+    """Train IMPALA from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)

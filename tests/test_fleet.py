@@ -1,0 +1,336 @@
+"""Fleets: fragments come in order, once each, and are the same whoever plays them and whatever befalls them."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from runs import assert_same_run, in_child, small_config
+
+from rl_training import train
+from rl_training.errors import ActorError, NonFiniteError
+from rl_training.fleet.actor import Actor, Request
+from rl_training.fleet.local import shared_array
+from rl_training.fleet.weights import pack, unpack
+from rl_training.registry import trainer_class
+from rl_training.runtime.controls import Controls
+from rl_training.runtime.optim import flatten_parameters
+from rl_training.state.seeding import seed_everything
+
+SMALL = dict(total_timesteps=960, log_interval=1, eval_interval=960, eval_episodes=1, checkpoint_interval=480)
+
+
+class Uneven(gym.Wrapper):
+    """CartPole that now and then sleeps, for a time that nobody can foresee."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.clock = np.random.default_rng()
+
+    def step(self, action):
+        if self.clock.random() < 0.05:
+            time.sleep(self.clock.random() * 0.01)
+        return super().step(action)
+
+
+class Faulty(gym.Wrapper):
+    """CartPole that fails after `at` steps, as long as there is a file in the folder `faults` to be used up for it."""
+
+    def __init__(self, env, faults, kind, at):
+        super().__init__(env)
+        self.faults, self.kind, self.at, self.steps = faults, kind, at, 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps >= self.at and self.use_up():
+            self.steps = 0
+            if self.kind == "raise":
+                raise RuntimeError("the pole has broken")
+            os.kill(os.getpid(), signal.SIGKILL if self.kind == "die" else signal.SIGSTOP)
+        return super().step(action)
+
+    def use_up(self):
+        for name in os.listdir(self.faults):
+            with suppress(FileNotFoundError):  # another actor was faster
+                os.unlink(os.path.join(self.faults, name))
+                return True
+        return False
+
+
+def faulty(folder, number, kind, at, **changes):
+    """A config whose environments will fail `number` times."""
+    (folder / "faults").mkdir()
+    for name in range(number):
+        (folder / "faults" / str(name)).touch()
+    kwargs = dict(faults=str(folder / "faults"), kind=kind, at=at)
+    return config_of(env_id="fleet/Faulty-v0", env_kwargs=kwargs, **changes)
+
+
+def cartpole(wrapper):
+    return lambda **kwargs: wrapper(gym.make("CartPole-v1").unwrapped, **kwargs)
+
+
+for wrapper in (Uneven, Faulty):
+    gym.register(f"fleet/{wrapper.__name__}-v0", cartpole(wrapper), max_episode_steps=500)
+
+
+@pytest.fixture(autouse=True)
+def no_delay(monkeypatch):
+    """Lost actors are replaced at once: runs of a second would be over before."""
+    monkeypatch.setattr("rl_training.fleet.fleet.FIRST_DELAY", 0.0)
+
+
+def config_of(name="impala-cartpole", **changes):
+    return small_config(name, **SMALL | changes)
+
+
+def test_weights_and_statistics_go_out_as_one_array():
+    config = config_of(env_id="probe/DictAndPicture-v0", normalize_observations=True)
+    trainer = trainer_class(config.algo)(config)
+    trainer.iterate(Controls.of(config).at(0))
+    packed = pack(trainer.agent)
+    assert packed.dtype == np.uint8
+    other = trainer.make_agent(config, trainer.observation_space, trainer.action_space)
+    parameters, _ = flatten_parameters(list(other.network.parameters()))
+    assert not np.array_equal(pack(other), packed)
+    unpack(packed, other, parameters)
+    assert np.array_equal(pack(other), packed)
+    mine, theirs = trainer.agent.state_dict(), other.state_dict()
+    assert str(mine["normalizer"]) == str(theirs["normalizer"])
+    trainer.close()
+
+
+def same(one, other):
+    """Whether two trees of arrays are equal, byte for byte."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+@pytest.mark.parametrize("name", ["impala-cartpole", "impala-memory"])
+def test_a_fragment_is_a_function_of_its_request(name):
+    """An actor that has been elsewhere, and one that is new, play the same fragment as the one that was there."""
+    config = config_of(name)
+    trainer = trainer_class(config.algo)(config)
+    weights = pack(trainer.agent)
+    steady, new = (Actor(config, trainer.observation_space, trainer.action_space) for _ in range(2))
+    copy = lambda fragment: fragment._replace(columns={k: v.copy() for k, v in fragment.columns.items()})  # noqa: E731
+    states, fragments = [None], []
+    for number in range(4):
+        fragments.append(copy(steady.play(Request(1, number, 0, states[-1]), weights)))
+        states.append(fragments[-1].state)
+    assert fragments[3].episodes or fragments[2].episodes or name == "impala-memory"
+    again = new.play(Request(1, 3, 0, states[3]), weights)
+    assert same(tuple(fragments[3]), tuple(again))
+    other = copy(steady.play(Request(0, 0, 0, None), weights))
+    assert not same(other.columns, fragments[0].columns)
+    assert same(tuple(fragments[2]), tuple(steady.play(Request(1, 2, 0, states[2]), weights)))
+    steady.close(), new.close(), trainer.close()
+
+
+def test_shared_memory_is_shared_with_forks():
+    array = shared_array((3, 2), np.dtype(np.float32))
+
+    def write():
+        array[1, 1] = 7.0
+
+    assert in_child(write) == 0 and array[1, 1] == 7.0 and array.sum() == 7.0
+
+
+@pytest.mark.parametrize("name", ["impala-cartpole", "impala-memory"])
+def test_inline_and_local_fleets_give_the_same_run_whatever_the_speeds(name, tmp_path):
+    changes = dict(env_id="fleet/Uneven-v0")
+    for fleet in ("inline", "local"):
+        train(config_of(name, fleet=fleet, **changes), run_dir=tmp_path / fleet)
+    metrics = [(tmp_path / fleet / "metrics.jsonl").read_bytes() for fleet in ("inline", "local")]
+    weights = [
+        (max((tmp_path / fleet / "checkpoints").glob("step-*")) / "weights.safetensors").read_bytes()
+        for fleet in ("inline", "local")
+    ]
+    assert metrics[0] == metrics[1]
+    # The config is part of state.json, and the fleet's name of the config: the tensors must be the same.
+    assert weights[0] == weights[1]
+
+
+def watched(config, hook, iterations=12):
+    """Iterate by hand, calling `hook(trainer, number)` before each iteration; all fragments used, and the weights."""
+    seed_everything(1)
+    trainer = trainer_class(config.algo)(config)
+    used, take = [], trainer.fleet.take
+
+    def taking():
+        fragment = take()
+        used.append((fragment.stream, fragment.number, fragment.columns["obs"].tobytes()))
+        return fragment
+
+    trainer.fleet.take = taking
+    knobs = Controls.of(config).at(0)
+    try:
+        for number in range(iterations):
+            seed_everything(number)
+            hook(trainer, number)
+            trainer.iterate(knobs)
+        return used, pack(trainer.agent), trainer.fleet.timing()
+    finally:
+        trainer.close()
+
+
+def nothing(trainer, number):
+    pass
+
+
+def test_a_killed_actor_changes_nothing():
+    config = config_of()
+    expected, weights, calm = watched(config, nothing)
+
+    def kill(trainer, number):
+        if number in (3, 4, 8):
+            os.kill(trainer.fleet.processes[number % 2], signal.SIGKILL)
+
+    used, after, timing = watched(config, kill)
+    assert used == expected and np.array_equal(weights, after)
+    assert len({entry[:2] for entry in used}) == len(used) == 24  # none twice, none left out
+    assert calm["actor_restarts"] == 0 and timing["actor_restarts"] >= 2 and timing["fragments_redone"] >= 2
+
+
+def test_a_stopped_actor_is_replaced_and_changes_nothing():
+    expected, weights, _ = watched(config_of(), nothing)
+
+    def stop(trainer, number):
+        if number == 5:
+            os.kill(trainer.fleet.processes[1], signal.SIGSTOP)
+
+    used, after, timing = watched(config_of(actor_timeout=0.5), stop)
+    assert used == expected and np.array_equal(weights, after) and timing["actor_restarts"] >= 1
+
+
+@pytest.mark.parametrize("kind", ["raise", "die", "stop"])
+def test_an_environment_that_fails_now_and_then_changes_nothing(kind, tmp_path):
+    config = config_of(actor_timeout=2.0)
+    expected, weights, _ = watched(config, nothing)
+    used, after, timing = watched(faulty(tmp_path, 2, kind, 40, actor_timeout=2.0), nothing)
+    assert not os.listdir(tmp_path / "faults")
+    assert used == expected and np.array_equal(weights, after)
+    assert timing["fragments_redone"] == 2 and timing["actor_restarts"] == (0 if kind == "raise" else 2)
+
+
+@pytest.mark.parametrize("order", ["fixed", "arrival"])
+def test_an_environment_that_raises_three_times_in_a_row_ends_the_run_with_its_traceback(order, tmp_path):
+    config = faulty(tmp_path, 100, "raise", 10, order=order, max_episode_steps=400)
+    with pytest.raises(ActorError, match="the pole has broken") as caught:
+        train(config, run_dir=tmp_path / "run")
+    assert "in step" in str(caught.value) and "3 times in a row" in str(caught.value)
+
+
+def test_an_actor_that_always_dies_ends_the_run(tmp_path):
+    config = faulty(tmp_path, 1000, "die", 10)
+    with pytest.raises(ActorError, match="10 actors in a row were lost"):
+        train(config, run_dir=tmp_path / "run")
+
+
+def test_a_nan_from_an_actor_names_its_place(tmp_path):
+    config = config_of(env_id="probe/NotANumber-v0", env_kwargs=dict(where="reward", bad_step=40))
+    with pytest.raises(NonFiniteError) as caught:
+        train(config, run_dir=tmp_path / "run")
+    assert (caught.value.tensor, caught.value.env_index) == ("reward", 0)
+
+
+@pytest.mark.parametrize("name", ["impala-cartpole"])
+def test_arrival_order_trains_to_the_end_and_uses_no_fragment_twice(name, monkeypatch):
+    monkeypatch.setattr("rl_training.fleet.fleet.FIRST_DELAY", 0.3)
+    config = config_of(name, order="arrival", num_actors=3, batch_fragments=2, env_id="fleet/Uneven-v0")
+    pauses = []
+
+    def kill(trainer, number):
+        if number == 4:
+            os.kill(trainer.fleet.processes[0], signal.SIGKILL)
+        pauses.append(trainer.fleet.timing()["actors_alive"])
+
+    used, _, _ = watched(config, kill, iterations=30)
+    assert len({entry[:2] for entry in used}) == len(used) == 60
+    for stream in range(3):
+        numbers = [number for which, number, _ in used if which == stream]
+        assert numbers == list(range(len(numbers)))
+    assert 2 in pauses[4:]  # it went on while one was missing
+
+
+def test_arrival_order_waits_for_enough_actors():
+    config = config_of(order="arrival", min_actors=2)
+
+    def kill(trainer, number):
+        if number == 4:
+            os.kill(trainer.fleet.processes[0], signal.SIGKILL)
+
+    seen = []
+
+    def look(trainer, number):
+        kill(trainer, number)
+        seen.append(trainer.fleet.timing()["actor_restarts"])
+
+    watched(config, look, iterations=30)
+    assert seen[-1] == 1
+
+
+def test_old_fragments_are_dropped_in_arrival_order():
+    config = config_of(order="arrival", max_lag=0, num_actors=2, batch_fragments=1)
+    _, _, timing = watched(config, nothing, iterations=6)
+    assert timing["fragments_dropped"] > 0
+
+
+def test_actors_die_with_their_learner_and_let_go_of_its_lock(tmp_path):
+    """Killed in the middle: no process is left, and the run can be resumed at once."""
+    config = config_of(total_timesteps=10**6, env_id="fleet/Uneven-v0", log_interval=64)
+    pids = tmp_path / "pids"
+
+    def learner():
+        from rl_training.fleet import local
+
+        launch = local.LocalFleet._launch
+
+        def launching(fleet, index):
+            launch(fleet, index)
+            with open(pids, "a") as file:
+                file.write(f"{fleet.processes[index]}\n")
+
+        local.LocalFleet._launch = launching
+        train(config, run_dir=tmp_path / "run")
+
+    assert in_child(learner, kill_after=2.0) is None
+    deadline = time.monotonic() + 10
+    processes = [int(line) for line in pids.read_text().split()]
+    assert len(processes) == 2
+    while time.monotonic() < deadline and any(os.path.exists(f"/proc/{pid}/fd/0") for pid in processes):
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{pid}/fd/0") for pid in processes)
+
+
+def children():
+    return {pid for pid in os.listdir("/proc") if pid.isdigit() and parent_of(pid) == os.getpid()}
+
+
+def parent_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def test_processes_and_files_are_gone_when_a_run_ends(tmp_path):
+    train(config_of(total_timesteps=128), run_dir=tmp_path / "first")
+    before = len(os.listdir("/proc/self/fd")), threading.active_count(), children()
+    for number in range(2):
+        train(config_of(total_timesteps=128), run_dir=tmp_path / str(number))
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count(), children()) == before
+
+
+def test_two_fleets_of_one_config_are_the_same_run(tmp_path):
+    for place in ("one", "two"):
+        train(config_of(), run_dir=tmp_path / place)
+    assert_same_run(tmp_path / "one", tmp_path / "two")
