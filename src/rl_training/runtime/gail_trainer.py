@@ -26,9 +26,8 @@ from rl_training.errors import ConfigError
 from rl_training.networks.discriminator import Discriminator
 from rl_training.runtime.controls import Knobs, Now, compile_knobs
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
-from rl_training.runtime.ppo_trainer import Evaluated, SurrogateConfig, optimize_surrogate
+from rl_training.runtime.ppo_trainer import PPOTrainer, SurrogateConfig
 from rl_training.runtime.workflows import Result, train
 from rl_training.trees import tree_map
 
@@ -69,7 +68,7 @@ class GAILConfig(SurrogateConfig):
     )
 
 
-class GAILTrainer(OnPolicyTrainer):
+class GAILTrainer(PPOTrainer):
     """Generative Adversarial Imitation Learning (Ho & Ermon 2016), Algorithm 1, with PPO's update for TRPO's."""
 
     transient = ("codec",)
@@ -91,7 +90,6 @@ class GAILTrainer(OnPolicyTrainer):
             image_encoder=config.image_encoder,
             spectral_norm=config.spectral_norm,
         ).to(self.agent.device)
-        self.optimizer = Adam([self.agent.network], epsilon=1e-5)
         self.discriminator_optimizer = Adam([self.discriminator])
         self.recent: list[Pairs] = []  # of the rollouts before this one
         self.cloned = config.bc_epochs == 0
@@ -117,14 +115,8 @@ class GAILTrainer(OnPolicyTrainer):
         # Take a policy step with the discriminator's reward, which takes the place of the environment's.
         rollout["reward"] = self.imitation_reward(pairs, rollout["terminated"], now)
         metrics.add({"imitation_reward": rollout["reward"].mean()})
-        metrics.add(self.add_advantages(rollout, now))
-        parts = minibatches(self.flat_batch(rollout), now.update_epochs, self.config.num_minibatches)
-        optimize_surrogate(parts, self.evaluate, self.optimizer, self.config, now, metrics)
-        self.agent.observe(rollout["obs"])
+        self.improve_policy(rollout, now, metrics)
         return metrics
-
-    def evaluate(self, minibatch: Batch) -> Evaluated:
-        return self.agent.evaluate(minibatch["obs"], minibatch["action"])
 
     def clone(self, now: Now) -> dict[str, Tensor]:
         """Behaviour cloning, a warm start: maximise E_expert[log π(a|s)].

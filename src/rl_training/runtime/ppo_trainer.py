@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -46,23 +46,25 @@ class PPOConfig(SurrogateConfig):
 class PPOTrainer(OnPolicyTrainer):
     """Proximal Policy Optimization (Schulman et al. 2017), Algorithm 1."""
 
-    config_class = PPOConfig
+    config_class: ClassVar[type[SurrogateConfig]] = PPOConfig
 
-    def __init__(self, config: PPOConfig) -> None:
+    def __init__(self, config: SurrogateConfig) -> None:
         super().__init__(config)
         self.optimizer = Adam([self.agent.network], epsilon=1e-5)
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Run the old policy for T steps in B environments.
         rollout, metrics = self.collect()
-        now = knobs.after(metrics.steps)
+        self.improve_policy(rollout, knobs.after(metrics.steps), metrics)
+        return metrics
+
+    def improve_policy(self, rollout: Batch, now: Now, metrics: Metrics) -> None:
         # Compute advantage estimates A_1, ..., A_T.
         metrics.add(self.add_advantages(rollout, now))
         # Optimise the surrogate, with K epochs and minibatches of size M ≤ T·B.
         parts = minibatches(self.flat_batch(rollout), now.update_epochs, self.config.num_minibatches)
         optimize_surrogate(parts, self.evaluate, self.optimizer, self.config, now, metrics)
         self.agent.observe(rollout["obs"])
-        return metrics
 
     def evaluate(self, minibatch: Batch) -> Evaluated:
         return self.agent.evaluate(minibatch["obs"], minibatch["action"])
