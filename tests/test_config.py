@@ -511,3 +511,8 @@ def test_shipped_configs_load() -> None:
         assert shipped_config_path(name).is_file()
     with pytest.raises(ConfigError, match="did you mean ppo/cartpole"):
         shipped_config_path("ppo/cartpol")
+
+
+def test_what_is_no_config_at_all_is_named() -> None:
+    with pytest.raises(ConfigError, match="not int"):
+        load_config(5)

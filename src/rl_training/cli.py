@@ -156,7 +156,8 @@ def evaluate(
     print(f"return  {scores['mean_return']:.2f} ± {scores['std_return']:.2f}", end="  ")
     print(f"(lowest {scores['min_return']:.2f}, highest {scores['max_return']:.2f})")
     print(f"length  {scores['mean_length']:.1f} steps")
-    print(f"played  {scores['episodes']:.0f} episodes with {manner}")
+    episodes = int(scores["episodes"])
+    print(f"played  {episodes} {'episode' if episodes == 1 else 'episodes'} with {manner}")
     is_checkpoint = (path / "state.json").exists()
     print(f"policy  {path}" + ("" if is_checkpoint else f", {checkpoint.value} checkpoint"))
 

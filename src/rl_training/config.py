@@ -334,6 +334,8 @@ def load_config(
         values = {str(key): value for key, value in source.items()}
         parents = _extended(values, Layer(values, {}), Path(), ())
         files = [*parents, Layer(values, {})]
+    elif not isinstance(source, str | os.PathLike):
+        raise ConfigError(f"a config is a file, a name, a mapping or a Config, not {type(source).__name__}")
     else:
         files = _read_layers(_find(os.fspath(source), Path()), ())
     layers = [*files, _read_overrides(overrides)]
