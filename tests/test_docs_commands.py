@@ -10,7 +10,7 @@ import pytest
 from test_cli import cli
 from test_docs import DOCS, blocks
 
-PAGES = ("doctor", "fork")
+PAGES = ("doctor", "fork", "play")
 ELSEWHERE = ("pip", "tensorboard", "wandb", "mlflow")  # commands of others, which are not ours to run
 
 

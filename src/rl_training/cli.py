@@ -35,6 +35,7 @@ from rl_training.verbs.options import (
     report_run,
     showing,
 )
+from rl_training.verbs.play import play
 
 # Newer typers carry their own copy of click, so its base exception is found through typer, not imported.
 USAGE_ERRORS: Any = tuple(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -281,7 +282,7 @@ def check_env(
         raise typer.Exit(1)
 
 
-for verb in (fork, doctor):
+for verb in (fork, play, doctor):
     app.command()(verb)
 
 

@@ -24,6 +24,7 @@ EXTRAS = {
     "mujoco": Extra("MuJoCo environments", {"mujoco": "mujoco", "imageio": "imageio"}),
     "plot": Extra("pictures: schedule --png, tune", {"matplotlib": "matplotlib"}),
     "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
+    "video": Extra("play", {"imageio-ffmpeg": "imageio_ffmpeg", "pygame-ce": "pygame"}),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,13 @@ from rl_training.errors import ConfigError, did_you_mean, one_line
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 
 
-def make_environments(config: Config, count: int, seed: int, stream: str) -> Environments:
-    """`count` of a config's environments, their episodes seeded by `seed` and `stream` ("train" or another)."""
+def make_environments(
+    config: Config, count: int, seed: int, stream: str, through: Callable[[Lanes], Lanes] | None = None
+) -> Environments:
+    """`count` of a config's environments, their episodes seeded by `seed` and `stream` ("train" or another).
+
+    `through` may put something around them that looks on.
+    """
     training = stream == "train"
     if is_atari(config.env_id):
         if config.vectorization != "sync":
@@ -52,7 +57,7 @@ def make_environments(config: Config, count: int, seed: int, stream: str) -> Env
             lanes = make_lanes(config.env_id, config.env_kwargs, LONGEST_EVALUATION, *how)
         if config.obeys_action_masks:
             check_mask_space(config.env_id, lanes.observation_space, lanes.action_space)
-    return Environments(lanes, seed, stream)
+    return Environments(lanes if through is None else through(lanes), seed, stream)
 
 
 def environment_protocol(config: Config) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from rl_training.config import Config
 from rl_training.data.collector import Policy, fresh_where_ended
 from rl_training.data.demonstrations import Episode
+from rl_training.envs.lanes import Lanes
 from rl_training.envs.making import make_environments
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_map
@@ -65,16 +66,18 @@ def play(
     seed: int,
     sample: bool,
     watch: Callable[[int, Any, Any, float, tuple[bool, bool], Any], None] | None = None,
+    lanes: int = MAX_LANES,
+    through: Callable[[Lanes], Lanes] | None = None,
 ) -> list[tuple[float, int]]:
     """Play `episodes` whole episodes; (return, length) of each. `watch` sees every step of them.
 
     Every lane plays a fixed share of the episodes: taking those that end first would favour short ones.
     New environments each time, so that nothing of an earlier evaluation can show in this one.
     """
-    lanes = min(episodes, MAX_LANES)
+    lanes = min(episodes, lanes)
     share = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
     seed_everything(fold(seed, "actions"))
-    environments = make_environments(config, lanes, seed, "evaluate")
+    environments = make_environments(config, lanes, seed, "evaluate", through)
     try:
         carry = policy.initial(lanes)
         played: list[tuple[float, int]] = []

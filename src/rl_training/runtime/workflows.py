@@ -119,7 +119,7 @@ def evaluate_checkpoint(
 
     Greedy unless `sample`; `episodes` and `seed` are the config's unless given.
     """
-    config, agent, _ = _load_agent(path, checkpoint)
+    config, agent, _ = load_agent(path, checkpoint)
     refuse_untrusted(config.env_id, trust_env)
     return evaluate(
         agent,
@@ -145,7 +145,7 @@ def record_demonstrations(
     `out` is a new file ending in .npz, or `minari:ID`. Greedy unless `sample`.
     """
     minari_datasets.refuse_taken(str(out))
-    config, agent, _ = _load_agent(path, checkpoint)
+    config, agent, _ = load_agent(path, checkpoint)
     refuse_untrusted(config.env_id, trust_env)
     seed = config.seed if seed is None else seed
     played = record(agent, config, episodes=episodes, seed=fold(seed, "record"), sample=sample)
@@ -158,7 +158,7 @@ def record_demonstrations(
 
 def load_policy(path: str | Path, *, checkpoint: Which = "last") -> LoadedPolicy:
     """The policy of a run directory or of one checkpoint, without environments or training machinery."""
-    _, agent, saved = _load_agent(path, checkpoint)
+    _, agent, saved = load_agent(path, checkpoint)
     return LoadedPolicy(agent, saved)
 
 
@@ -262,7 +262,7 @@ def make_trainer(config: Config) -> Trainer:
     return trainer_class(config.algo)(config)
 
 
-def _load_agent(path: str | Path, checkpoint: Which) -> tuple[Config, Any, Mapping[str, Any]]:
+def load_agent(path: str | Path, checkpoint: Which) -> tuple[Config, Any, Mapping[str, Any]]:
     """The config and the agent of a checkpoint, and all that was saved of its policy."""
     saved = _read_policy(path, checkpoint)
     try:

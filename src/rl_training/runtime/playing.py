@@ -1,0 +1,210 @@
+"""Playing a trained policy before somebody's eyes: in a window, in the terminal, or into a video file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.config import Config
+from rl_training.envs.atari import is_atari
+from rl_training.envs.lanes import Lanes, Observation, Stepped
+from rl_training.envs.making import make_env
+from rl_training.errors import UserError, add_extra, one_line
+from rl_training.extras import require_extra
+from rl_training.runtime.evaluation import play
+from rl_training.runtime.workflows import Which, load_agent, refuse_untrusted
+from rl_training.state.files import WRITING
+from rl_training.state.seeding import fold
+
+# Suffix of a file -> how ffmpeg shall write it.
+FORMATS = {
+    ".mp4": {"codec": "libx264", "pix_fmt_out": "yuv420p"},
+    ".gif": {"codec": "gif", "pix_fmt_out": "rgb8"},
+}
+ATARI_FRAMES_PER_SECOND = 60  # of the console; a policy sees one in `frame_skip`
+
+
+class Played(NamedTuple):
+    """The episodes as (return, length), and the pictures of the video."""
+
+    episodes: list[tuple[float, int]]
+    frames: int
+    frames_per_second: int
+
+
+def play_run(
+    path: str | Path,
+    *,
+    video: str | Path | None = None,
+    episodes: int = 1,
+    seed: int | None = None,
+    sample: bool = False,
+    checkpoint: Which = "last",
+    trust_env: bool = False,
+) -> Played:
+    """Play whole episodes one after the other; shown here, or written to the new file `video`.
+
+    One episode is that of `evaluate_checkpoint` with the same seed. Greedy unless `sample`.
+    """
+    if video is not None:
+        refuse_video(Path(video))
+    config, agent, _ = load_agent(path, checkpoint)
+    refuse_untrusted(config.env_id, trust_env)
+    seed = fold(config.seed if seed is None else seed, "evaluate")
+    mode, rate = _how_to_draw(config, writes=video is not None)
+    if mode is not None:
+        config = config.model_copy(update={"env_kwargs": config.env_kwargs | {"render_mode": mode}})
+    config = config.model_copy(update={"vectorization": "sync"})
+    with _writing(video, rate) as film, _one_line_if_it_cannot_be_drawn(config.env_id):
+        show = film.add if video is not None else print if mode == "ansi" else None
+        camera = None if show is None else lambda lanes: Filmed(lanes, config, show)
+        played = play(agent, config, episodes=episodes, seed=seed, sample=sample, lanes=1, through=camera)
+    return Played(played, film.count, rate)
+
+
+def refuse_video(path: Path) -> None:
+    """Refuse, in one line and before anything is played, a video that cannot be written."""
+    if path.suffix not in FORMATS:
+        raise UserError(f"--video {path}: a video is a file ending in {' or '.join(FORMATS)}")
+    if path.exists():
+        raise UserError(f"--video {path}: is there already")
+    if not path.parent.is_dir():
+        raise UserError(f"--video {path}: there is no folder {path.parent}")
+    require_extra("video", "--video")
+
+
+def _how_to_draw(config: Config, writes: bool) -> tuple[str | None, int]:
+    """The environment's render mode, and its pictures a second; None for Atari, whose observations are pictures."""
+    if is_atari(config.env_id):
+        if not writes:
+            raise UserError(f"{config.env_id} has no window of its own here; write a video with --video FILE")
+        return None, ATARI_FRAMES_PER_SECOND // int(config.env_kwargs.get("frame_skip", 4))
+    env = make_env(config.env_id, config.env_kwargs, config.max_episode_steps)
+    modes, rate = env.metadata.get("render_modes", []), round(env.metadata.get("render_fps") or 30)
+    env.close()
+    wanted = ["rgb_array"] if writes else [*(["human"] if _has_display() else []), "ansi"]
+    mode = next((mode for mode in wanted if mode in modes), None)
+    if mode is not None:
+        return mode, rate
+    if not writes and "human" in modes:
+        raise UserError("there is no display to open a window on; write a video with --video FILE")
+    draws, needed = ", ".join(modes) or "nothing", " or ".join(wanted)
+    raise UserError(f"{config.env_id} cannot be shown: it draws {draws}, and this needs {needed}")
+
+
+def _has_display() -> bool:
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in names)
+
+
+class Filmed:
+    """A lane whose every picture is shown, those of the last step of an episode too.
+
+    The first picture of an episode is held back until its first action: after the last one nothing follows.
+    """
+
+    def __init__(self, lanes: Lanes, config: Config, show: Callable[[Any], None]) -> None:
+        self.lanes, self.show = lanes, show
+        self.atari = is_atari(config.env_id)
+        self.count, self.has_time_limit = lanes.count, lanes.has_time_limit
+        self.observation_space, self.action_space = lanes.observation_space, lanes.action_space
+        self.first: Any = None
+
+    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
+        obs = self.lanes.reset(lanes, seeds)
+        self.first = self._picture(obs)
+        return obs
+
+    def step(self, actions: np.ndarray) -> Stepped:
+        if self.first is not None:
+            self.show(self.first)
+            self.first = None
+        stepped = self.lanes.step(actions)
+        self.show(self._picture(stepped.obs))
+        return stepped
+
+    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
+        return self.lanes.replay(seeds, actions)
+
+    def close(self) -> None:
+        self.lanes.close()
+
+    def _picture(self, obs: Observation) -> Any:
+        if not self.atari:
+            return self.lanes.envs[0].render()  # type: ignore[attr-defined]  # lanes of one process have them
+        # What the policy sees last: grey, and four times as wide.
+        return np.repeat(obs[0, -1].repeat(4, 0).repeat(4, 1)[..., None], 3, -1)
+
+
+class Film:
+    """Pictures on their way into a file, which bears another name until it is complete."""
+
+    def __init__(self, path: Path | None, rate: int) -> None:
+        self.path, self.rate, self.count = path, rate, 0
+        self.writer: Any = None
+
+    @property
+    def aside(self) -> Path:
+        assert self.path is not None
+        return self.path.with_name(WRITING + self.path.name)
+
+    def add(self, picture: np.ndarray) -> None:
+        import imageio_ffmpeg
+
+        # Videos have even sides.
+        sides = [(0, side % 2) for side in picture.shape[:2]]
+        picture = np.ascontiguousarray(np.pad(picture, [*sides, (0, 0)], mode="edge"), np.uint8)
+        if self.writer is None:
+            assert self.path is not None
+            self.writer = imageio_ffmpeg.write_frames(
+                str(self.aside),
+                (picture.shape[1], picture.shape[0]),
+                fps=self.rate,
+                macro_block_size=1,
+                ffmpeg_log_level="error",
+                **FORMATS[self.path.suffix],
+            )
+            self.writer.send(None)
+        self.writer.send(picture)
+        self.count += 1
+
+
+@contextmanager
+def _writing(video: str | Path | None, rate: int) -> Iterator[Film]:
+    film = Film(None if video is None else Path(video), rate)
+    driver = os.environ.get("SDL_VIDEODRIVER")
+    try:
+        if film.path is not None:
+            os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame shall look for no display
+        yield film
+        if film.writer is not None:
+            film.writer.close()
+            os.replace(film.aside, film.path)  # type: ignore[arg-type]
+    except OSError as error:
+        raise UserError(f"--video {video}: cannot be written: {one_line(error)}") from error
+    finally:
+        if film.path is not None:
+            film.aside.unlink(missing_ok=True)
+            os.environ.pop("SDL_VIDEODRIVER")
+            os.environ.update({} if driver is None else {"SDL_VIDEODRIVER": driver})
+
+
+@contextmanager
+def _one_line_if_it_cannot_be_drawn(env_id: str) -> Iterator[None]:
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except gym.error.DependencyNotInstalled as error:
+        raise UserError(
+            f"{env_id} cannot be drawn: {one_line(error)}; for Gymnasium's own environments: {add_extra('video')}"
+        ) from error
+    except Exception as error:  # whatever the environment's own drawing raises
+        raise UserError(f"{env_id} cannot be played or drawn here: {one_line(error)}") from error

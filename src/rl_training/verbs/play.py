@@ -1,0 +1,48 @@
+"""`rl-training play`: watch a trained policy, or write a video of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rl_training.verbs.options import Checkpoint, Json, PolicyPath, Sample, TrustEnv, Which, print_json
+
+
+def play(
+    path: PolicyPath,
+    video: Annotated[
+        Path | None, typer.Option(help="Write a video to this new file, .mp4 or .gif, instead (an extra).")
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the episodes. [default: the run's]")
+    ] = None,
+    checkpoint: Checkpoint = Which.last,
+    sample: Sample = False,
+    trust_env: TrustEnv = False,
+    json_: Json = False,
+) -> None:
+    """Watch a trained policy play, or write a video of it.
+
+    \b
+    rl-training play runs/ppo-CartPole-v1-s1
+    rl-training play runs/ppo-CartPole-v1-s1 --video cartpole.mp4
+    """
+    from rl_training.runtime import playing
+
+    played = playing.play_run(
+        path,
+        video=video,
+        episodes=episodes,
+        seed=seed,
+        sample=sample,
+        checkpoint=checkpoint.value,
+        trust_env=trust_env,
+    )
+    if json_:
+        print_json({"episodes": played.episodes, "video": video and str(video), "frames": played.frames})
+        return
+    for number, (returned, length) in enumerate(played.episodes, start=1):
+        print(f"episode {number}  return {returned:.2f}  length {length}")
+    if video is not None:
+        print(f"written  {video}: {played.frames} pictures, {played.frames_per_second} a second")

@@ -1,0 +1,140 @@
+"""Playing before somebody's eyes: videos with every picture, windows, and what cannot be shown."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+from runs import KINDS
+from test_cli import cli, refused
+
+from rl_training import evaluate_checkpoint, load_config, train
+from rl_training.runtime.playing import play_run
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def pictures(path: Path) -> list[np.ndarray]:
+    """Every picture of a video file, read back by ffmpeg."""
+    import imageio_ffmpeg
+
+    reader = imageio_ffmpeg.read_frames(str(path))
+    width, height = next(reader)["size"]
+    return [np.frombuffer(data, np.uint8).reshape(height, width, 3) for data in reader]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_video_holds_every_picture_of_the_episode_that_evaluate_plays(name, trained_run):
+    run = trained_run(name)
+    done = cli("play", run, "--video", "film.mp4", "--seed", 5)
+    assert done.exit_code == 0, done.output
+    scores = evaluate_checkpoint(run, episodes=1, seed=5)
+    length = int(scores["mean_length"])
+    assert f"episode 1  return {scores['mean_return']:.2f}  length {length}" in done.stdout
+    shown = pictures(Path("film.mp4"))
+    assert len(shown) == length + 1
+    config = load_config(run / "config.yaml")
+    env = gym.make(config.env_id, render_mode="rgb_array")
+    env.reset()
+    assert shown[0].shape == env.render().shape
+    assert any((a != b).any() for a, b in itertools.pairwise(shown))
+
+
+def test_several_episodes_as_a_gif_and_as_json(trained_run):
+    done = cli("play", trained_run("ppo-cartpole"), "--video", "film.gif", "--episodes", 2, "--json")
+    played = json.loads(done.stdout)
+    lengths = [length for _, length in played["episodes"]]
+    assert len(lengths) == 2 and played["frames"] == sum(lengths) + 2
+    assert Path("film.gif").read_bytes().startswith(b"GIF89a")
+    assert {path.name for path in Path().iterdir()} == {"film.gif"}
+
+
+def test_a_window_is_opened_where_there_is_a_display(trained_run, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setitem(CartPoleEnv.metadata, "render_fps", 10_000)  # no need to wait for anybody's eyes
+    done = cli("play", trained_run("ppo-cartpole"), "--seed", 5)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("episode 1  return ")
+
+
+def test_a_text_environment_is_printed(tmp_path, capsys):
+    config = dict(
+        algo="ppo", env_id="FrozenLake-v1", total_timesteps=64, num_envs=2, num_steps=32, eval_episodes=1
+    )
+    train(config | {"num_minibatches": 2, "hidden_sizes": [4]}, run_dir=tmp_path / "run")
+    capsys.readouterr()
+    played = play_run(tmp_path / "run")
+    assert capsys.readouterr().out.count("FFF") >= played.episodes[0][1]
+
+
+def test_what_cannot_be_shown_is_one_line(trained_run, tmp_path):
+    run = trained_run("ppo-cartpole")
+    refused(cli("play", run), "no display", "--video FILE")
+    refused(cli("play", run, "--video", "film.avi"), "film.avi", ".mp4 or .gif")
+    refused(cli("play", run, "--video", "absent/film.mp4"), "no folder absent")
+    refused(cli("play", "nowhere"), "nowhere")
+    refused(cli("play", run, "--episodes", 0), "--episodes")
+    Path("mine.mp4").write_text("mine")
+    refused(cli("play", run, "--video", "mine.mp4"), "is there already")
+    assert Path("mine.mp4").read_text() == "mine"
+    config = dict(algo="ppo", env_id="probe/RewardByAction-v0", total_timesteps=64, num_envs=2, num_steps=32)
+    train(config | {"num_minibatches": 2, "eval_episodes": 1, "hidden_sizes": [4]}, run_dir=tmp_path / "run")
+    refused(cli("play", "run", "--video", "film.mp4"), "cannot be shown", "draws nothing")
+    assert not Path("film.mp4").exists()
+
+
+@pytest.mark.parametrize("module", ["imageio_ffmpeg", "pygame"])
+def test_a_missing_extra_is_one_line_with_the_command_that_adds_it(module, trained_run, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    refused(cli("play", trained_run("ppo-cartpole"), "--video", "film.mp4"), "--video needs", "'.[video]'")
+
+
+def test_pygame_missing_behind_a_window_is_one_line(trained_run, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    refused(cli("play", trained_run("ppo-cartpole")), "pygame", "'.[video]'")
+
+
+def test_a_failing_write_leaves_nothing(trained_run, monkeypatch):
+    import imageio_ffmpeg
+
+    def full(*arguments, **options):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(imageio_ffmpeg, "write_frames", full)
+    refused(cli("play", trained_run("ppo-cartpole"), "--video", "film.mp4"), "No space left on device")
+    assert list(Path().iterdir()) == []
+
+
+def test_atari_shows_what_the_policy_sees(tmp_path):
+    config = dict(
+        algo="ppo", env_id="ALE/Pong-v5", total_timesteps=32, num_envs=2, num_steps=16, eval_episodes=1
+    )
+    train(
+        config | {"num_minibatches": 2, "update_epochs": 1, "max_episode_steps": 20}, run_dir=tmp_path / "run"
+    )
+    played = play_run("run", video="film.mp4")
+    shown = pictures(Path("film.mp4"))
+    assert len(shown) == played.frames == 21 and shown[0].shape == (336, 336, 3)
+    refused(cli("play", "run"), "--video FILE")
+
+
+def test_a_video_prints_nothing_but_its_result(trained_run):
+    done = subprocess.run(
+        [sys.executable, "-m", "rl_training", "play", trained_run("ppo-cartpole"), "--video", "film.mp4"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == "" and done.stdout.count("\n") == 2
