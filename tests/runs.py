@@ -131,7 +131,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "impala-memory": dict(
         algo="impala",
         env_id="Pendulum-v1",
-        total_timesteps=1500,
+        total_timesteps=960,
         num_actors=3,
         batch_fragments=2,  # checkpoints hold requests of different versions
         num_envs=2,
@@ -142,6 +142,21 @@ RUNS: dict[str, dict[str, Any]] = {
         hidden_sizes=[16],
         normalize_observations=True,
         optimizer="adam",
+    ),
+    "appo-cartpole": dict(
+        algo="appo",
+        env_id="CartPole-v1",
+        total_timesteps=3000,
+        num_actors=2,
+        num_envs=2,
+        num_steps=16,
+        num_minibatches=2,
+        update_epochs=2,
+        hidden_sizes=[16],
+        target_update_interval=3,  # checkpoints fall between two updates of the target network
+        tau_schedule={"type": "linear", "start": 1.0, "end": 0.5},
+        clip_coef_schedule={"type": "linear", "start": 0.3, "end": 0.1},
+        normalize_observations=True,
     ),
     "sac-pendulum": dict(
         algo="sac",

@@ -20,6 +20,8 @@ ALGORITHMS = {
         1,
         dict(policy_iterations=8, policy_epochs=4, value_epochs=4, num_minibatches=4, auxiliary_epochs=2),
     ),
+    "impala": (3, dict(num_actors=1, fleet="inline", optimizer="adam", learning_rate=5e-3, ent_coef=0.0)),
+    "appo": (1, dict(num_actors=1, fleet="inline")),
     "a2c": (10, dict(num_steps=4, learning_rate=3e-2)),
 }
 

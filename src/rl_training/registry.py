@@ -16,6 +16,7 @@ ALGORITHMS = {
     "ppg": "rl_training.runtime.ppg_trainer:PPGTrainer",
     "recurrent_ppo": "rl_training.runtime.recurrent_ppo_trainer:RecurrentPPOTrainer",
     "impala": "rl_training.runtime.impala_trainer:IMPALATrainer",
+    "appo": "rl_training.runtime.appo_trainer:APPOTrainer",
     "gail": "rl_training.runtime.gail_trainer:GAILTrainer",
     "sac": "rl_training.runtime.sac_trainer:SACTrainer",
     "dqn": "rl_training.runtime.dqn_trainer:DQNTrainer",

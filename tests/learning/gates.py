@@ -69,6 +69,7 @@ GATES = {
         Gate("muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("gumbel_muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("impala/cartpole", 475),
+        Gate("appo/cartpole", 475),
         Gate("gail/cartpole", 475),
         Gate("gail/cartpole", 475, control=True, overrides=CONSTANT, label="gail/cartpole, constant D"),
         # No control: that this passes is why CartPole alone says nothing about imitation.

@@ -74,8 +74,9 @@ class ActorCriticPolicy(Stateful):
         return *self.family.log_prob_and_entropy(parameters, action), value
 
     def outputs_for_loss(self, inputs: Any) -> tuple[Tensor, Tensor]:
-        """Action parameters [N, P] and values [N], for a loss whose `backward` is called once."""
-        return (self.network.for_loss if self.precision == "fp32" else self._forward)(inputs)
+        """Action parameters [N, P] and values [N], for a loss whose `backward` is called once, or for none."""
+        single = self.precision == "fp32" and torch.is_grad_enabled()
+        return (self.network.for_loss if single else self._forward)(inputs)
 
     def _forward(self, inputs: Any) -> tuple[Tensor, Tensor]:
         if self.precision == "fp32":

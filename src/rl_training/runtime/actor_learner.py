@@ -164,11 +164,10 @@ class ActorLearnerTrainer(Trainer):
     def view(self, agent: ActorCriticPolicy, batch: Batch) -> View:
         """What `agent` thinks of a batch: its log-probabilities and values, and the values of where actions led."""
         steps, lanes = batch["reward"].shape
-        rows = tree_map(lambda column: column[:-1].flatten(0, 1), batch["obs"])
         after = self._after(batch)
         action = batch["action"].flatten(0, 1).to(agent.device)
         if isinstance(agent, RecurrentPolicy):
-            inputs = agent.inputs(tree_map(lambda *parts: torch.cat(parts), rows, after))
+            inputs = tree_map(lambda *parts: torch.cat(parts), self.inputs(batch), agent.inputs(after))
             parameters, every = agent.network(inputs, self._sequences(batch), batch["carry"])
             parameters, value, following = (
                 parameters[: len(action)],
@@ -176,7 +175,7 @@ class ActorLearnerTrainer(Trainer):
                 every[len(action) :],
             )
         else:
-            parameters, value = agent.outputs_for_loss(tree_map(laid_out, agent.inputs(rows)))
+            parameters, value = agent.outputs_for_loss(self.inputs(batch))
             following = torch.from_numpy(agent.value(tree_map(Tensor.numpy, after), ()))
         log_prob, entropy = agent.family.log_prob_and_entropy(parameters, action)
         next_value = torch.cat([value.detach()[lanes:].cpu(), following.detach()[:lanes].cpu()]).view(
@@ -185,6 +184,11 @@ class ActorLearnerTrainer(Trainer):
         for number, (t, lane, _) in enumerate(batch["cut"]):
             next_value[t, lane] = following[lanes + number].detach()
         return View(log_prob, entropy, value, next_value, parameters)
+
+    def inputs(self, batch: Batch) -> Any:
+        """The observations that were acted on, as rows [T·L, ...] for the network."""
+        rows = tree_map(lambda column: column[:-1].flatten(0, 1), batch["obs"])
+        return tree_map(laid_out, self.agent.inputs(rows))
 
     def targets(self, view: View, batch: Batch, now: Now) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """V-trace's `return` and `advantage` as rows [T·L] for the policy of `view`, and what is worth logging."""
@@ -203,6 +207,11 @@ class ActorLearnerTrainer(Trainer):
         )
         rows = {name: column.flatten().to(self.agent.device) for name, column in found.items()}
         return rows, ratio_statistics(log_ratio, now.rho_bar)
+
+    def finish(self, batch: Batch) -> None:
+        """The weights have moved: so do the normaliser's statistics, and actors get both from here on."""
+        self.agent.observe(tree_map(lambda column: column[:-1], batch["obs"]))
+        self.fleet.advance()
 
     def _after(self, batch: Batch) -> Any:
         """What is seen after the last step, and at time limits: rows [L + K, ...]."""

@@ -85,6 +85,7 @@ CONTROLS: dict[str, Control] = {
         ),
         _knob("gamma", 0.99, "Discount per step.", "discount", high=1.0),
         _knob("gae_lambda", 0.95, "Decay per step of the advantage estimate.", high=1.0),
+        _knob("kl_coef", 0.0, "Weight of the KL divergence from a target network's policy."),
         _knob("rho_bar", 1.0, "Most that an old action's importance weight may be."),
         _knob("c_bar", 1.0, "Most that a step's trace in V-trace may be."),
         _knob("update_epochs", 4, "Passes over each rollout.", "n_epochs", low=1, integer=True),

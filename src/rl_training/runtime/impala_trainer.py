@@ -12,7 +12,6 @@ from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam, RMSprop
 from rl_training.runtime.workflows import Result, train
-from rl_training.trees import tree_map
 
 
 @schedulable
@@ -52,9 +51,7 @@ class IMPALATrainer(ActorLearnerTrainer):
         metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
         explained = explained_variance(view.value.detach().cpu(), targets["return"].cpu())
         metrics.add({"explained_variance": explained})
-        self.agent.observe(tree_map(lambda column: column[:-1], batch["obs"]))
-        # From here on actors are sent the new weights.
-        self.fleet.advance()
+        self.finish(batch)
         return metrics
 
 

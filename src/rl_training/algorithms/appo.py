@@ -1,0 +1,56 @@
+"""Asynchronous PPO with a target network: IMPACT (Luo et al. 2020, arXiv 1912.00167), which others call APPO."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.ppo import ppo_loss
+
+MOST_BEHIND = 2.0  # how many times likelier the actor may have been than the target, before it is the anchor
+
+
+def anchor_log_prob(target: Tensor, behaviour: Tensor) -> Tensor:
+    """The log-probability that the surrogate's ratio is taken against: log max(π_target, μ / 2).
+
+    IMPACT's ratio (section 3.2) is min(μ / π_target, 2) · π / μ = π / max(π_target, μ / 2): the ratio to the target
+    network, which holds still while actors of many ages deliver, but never much larger than that to the actor's
+    own policy. All tensors are of one shape.
+    """
+    return torch.max(target, behaviour - math.log(MOST_BEHIND))
+
+
+def appo_loss(
+    log_prob: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    divergence: Tensor,
+    old: dict[str, Tensor],
+    *,
+    clip_coef: float,
+    ent_coef: float,
+    vf_coef: float,
+    kl_coef: float,
+    value_clip_coef: float | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """PPO's loss around the anchor, + c_KL E[KL(π_target ‖ π)], and what is worth logging of it.
+
+    `log_prob`, `entropy`, `value` and `divergence` [N] are the current network's on the minibatch; `old` holds the
+    anchor's `log_prob`, the target network's `value`, and V-trace's `advantage` and `return` for it, all [N].
+    """
+    loss, parts = ppo_loss(
+        log_prob,
+        entropy,
+        value,
+        old,
+        clip_coef=clip_coef,
+        ent_coef=ent_coef,
+        vf_coef=vf_coef,
+        value_clip_coef=value_clip_coef,
+    )
+    distance = divergence.mean()
+    if kl_coef:  # without a weight it is only logged
+        loss = loss + kl_coef * distance
+    return loss, parts | {"kl": distance.detach()}

@@ -1,0 +1,126 @@
+"""Asynchronous PPO: its config, its iteration, and `train_appo`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from pydantic import model_validator
+from torch import Tensor
+
+from rl_training.algorithms.appo import anchor_log_prob, appo_loss
+from rl_training.algorithms.ppo import normalize_advantage
+from rl_training.algorithms.returns import explained_variance
+from rl_training.config import field, schedulable
+from rl_training.data.batch import Batch, minibatches
+from rl_training.data.sequences import sequence_minibatches
+from rl_training.runtime.actor_learner import ActorLearnerConfig, ActorLearnerTrainer
+from rl_training.runtime.controls import Knobs
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.ppo_trainer import SurrogateConfig
+from rl_training.runtime.workflows import Result, train
+from rl_training.trees import tree_map
+
+
+@schedulable
+class APPOConfig(ActorLearnerConfig, SurrogateConfig):
+    """Asynchronous PPO with V-trace and a target network, for discrete and continuous actions."""
+
+    algo: Literal["appo"] = field("appo", "The algorithm.")
+    update_epochs: int = field(4, "Passes over each batch.")
+    learning_rate: float = field(5e-4, "Adam's step size.")
+    ent_coef: float = field(0.0, "Weight of the entropy bonus in the loss.")
+    kl_coef: float = field(0.0, "Weight of the KL divergence from the target network's policy in the loss.")
+    tau: float = field(1.0, "Share of the online network in each update of the target network; 1: a copy.")
+    target_update_interval: int = field(1, "Iterations between updates of the target network.", ge=1)
+
+    @model_validator(mode="after")
+    def _every_minibatch_has_a_lane(self) -> APPOConfig:
+        lanes = self.fragments_per_update * self.num_envs
+        if self.cell is not None and self.num_minibatches > lanes:
+            raise ValueError(f"num_minibatches must be at most the {lanes} environments of a batch")
+        return self
+
+
+class APPOTrainer(ActorLearnerTrainer):
+    """IMPACT (Luo et al. 2020), Algorithm 1, with each batch used for several epochs at once."""
+
+    config_class = APPOConfig
+    transient = ("target_parameters",)
+
+    def __init__(self, config: APPOConfig) -> None:
+        super().__init__(config)
+        self.optimizer = Adam([self.agent.network], epsilon=1e-5)
+        # The target network sees observations as the online one does, and starts as its copy.
+        self.target = self.make_agent(config, self.observation_space, self.action_space)
+        self.target.normalizer = self.agent.normalizer
+        self.target_parameters, _ = flatten_parameters(list(self.target.network.parameters()))
+        self.target_parameters.copy_(self.optimizer.parameters)
+        self.iterations = 0
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        config, now = self.config, knobs.after(self.config.steps_per_iteration)
+        # Trajectories of actors, whose policies μ are some updates old.
+        batch, metrics = self.collect(now)
+        # V-trace targets of the target network, which hold for all epochs.
+        with torch.no_grad():
+            view = self.view(self.target, batch)
+        targets, ratios = self.targets(view, batch, now)
+        metrics.add(ratios)
+        metrics.add({"explained_variance": explained_variance(view.value.cpu(), targets["return"].cpu())})
+        behaviour = batch["log_prob"].flatten().to(self.agent.device)
+        rows = targets | {
+            "obs": self.inputs(batch),
+            "action": batch["action"].flatten(0, 1).to(self.agent.device),
+            "log_prob": anchor_log_prob(view.log_prob, behaviour),
+            "value": view.value,
+            "parameters": view.parameters,
+        }
+        # Several epochs of the clipped surrogate around the target network's policy.
+        for minibatch in self.minibatches(rows, batch, now.update_epochs):
+            if config.normalize_advantages:
+                minibatch["advantage"] = normalize_advantage(minibatch["advantage"])
+            loss, parts = appo_loss(
+                *self.evaluate(minibatch),
+                minibatch,
+                clip_coef=now.clip_coef,
+                ent_coef=now.ent_coef,
+                vf_coef=now.vf_coef,
+                kl_coef=now.kl_coef,
+                value_clip_coef=now.value_clip_coef,
+            )
+            metrics.add(parts)
+            if now.target_kl is not None and parts["kl"] > 1.5 * now.target_kl:
+                break
+            metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
+        # θ_target ← τ θ + (1 - τ) θ_target, every so many iterations.
+        self.iterations += 1
+        if self.iterations % config.target_update_interval == 0:
+            self.target_parameters.lerp_(self.optimizer.parameters, now.tau)
+        self.finish(batch)
+        return metrics
+
+    def minibatches(self, rows: Batch, batch: Batch, epochs: int) -> Iterator[Batch]:
+        """Shuffled steps, or for a network with a memory shuffled groups of whole lanes."""
+        if self.config.cell is None:
+            return minibatches(rows, epochs, self.config.num_minibatches)
+        ended = batch["terminated"] | batch["truncated"]
+        in_time = tree_map(lambda column: column.unflatten(0, ended.shape), rows)
+        return sequence_minibatches(in_time, ended, batch["carry"], epochs, self.config.num_minibatches)
+
+    def evaluate(self, minibatch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """log π(a|s), entropy, value and KL(π_target ‖ π) [N]."""
+        agent = self.agent
+        if "sequences" in minibatch:
+            parameters, value = agent.network(minibatch["obs"], minibatch["sequences"], minibatch["carry"])
+        else:
+            parameters, value = agent.outputs_for_loss(minibatch["obs"])
+        log_prob, entropy = agent.family.log_prob_and_entropy(parameters, minibatch["action"])
+        return log_prob, entropy, value, agent.family.kl(minibatch["parameters"], parameters)
+
+
+def train_appo(config: APPOConfig, **options: Any) -> Result:
+    """Train APPO from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)

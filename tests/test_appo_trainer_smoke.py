@@ -1,0 +1,148 @@
+"""APPO end to end, short: schedules arrive in the metrics exactly, its maths, and every kind of environment trains."""
+
+import math
+
+import pytest
+import torch
+from runs import TINY, clip_fractions, knobs_in_training_lines
+
+from rl_training import evaluate_checkpoint
+from rl_training.algorithms.appo import anchor_log_prob, appo_loss
+from rl_training.algorithms.ppo import ppo_loss
+from rl_training.errors import ConfigError
+from rl_training.runtime.appo_trainer import APPOConfig, APPOTrainer, train_appo
+from rl_training.runtime.controls import Controls, resolve_clip_coefficient, resolve_entropy_coefficient
+
+SMALL = TINY | dict(num_actors=2, num_steps=16, num_minibatches=2, update_epochs=2, fleet="inline")
+
+
+def test_scheduled_coefficients_are_applied_and_logged(tmp_path):
+    config = APPOConfig(
+        **SMALL | dict(fleet="local"),
+        ent_coef_schedule={"type": "linear", "start": 0.1, "end": 0.02},
+        clip_coef_schedule={"type": "linear", "start": 0.3, "end": 0.1},
+        tau_schedule={"type": "linear", "start": 1.0, "end": 0.5},
+        rho_bar_schedule={"type": "linear", "start": 1.0, "end": 2.0},
+        kl_coef_schedule={"type": "linear", "start": 0.0, "end": 0.25},
+    )
+    result = train_appo(config, run_dir=tmp_path / "run")
+    final = {"ent_coef": 0.02, "clip_coef": 0.1, "tau": 0.5, "rho_bar": 2.0, "kl_coef": 0.25}
+    assert {name: result.metrics[name] for name in final} == final
+    lines = knobs_in_training_lines(result, config)
+    assert lines[0]["step"] == 64  # 2 actors × 2 environments × 16 steps
+    assert lines[0]["ent_coef"] == resolve_entropy_coefficient(config, step=64)
+    assert lines[0]["clip_coef"] == resolve_clip_coefficient(config, step=64)
+    assert lines[0]["clip_coef"] == pytest.approx(0.3 - 0.2 * 64 / 600)
+    expected = {
+        "policy_loss",
+        "value_loss",
+        "entropy",
+        "explained_variance",
+        "grad_norm",
+        "clip_fraction",
+        "kl",
+    }
+    expected |= {"policy_lag_mean", "policy_lag_p95", "policy_lag_max", "rho_mean", "rho_clipped"}
+    assert expected <= result.metrics.keys()
+    assert evaluate_checkpoint(tmp_path / "run", episodes=2)["episodes"] == 2
+
+
+def test_clip_range_is_another_name_for_it(tmp_path):
+    config = APPOConfig(**SMALL, clip_range=0.25)
+    assert train_appo(config, run_dir=tmp_path / "run").metrics["clip_coef"] == 0.25
+
+
+def test_the_clip_coefficient_really_acts(tmp_path):
+    none, all_free = clip_fractions(train_appo, APPOConfig, SMALL, tmp_path)
+    assert none > 0.4 and all_free == 0
+
+
+def test_the_anchor_is_the_target_unless_the_actor_was_far_likelier():
+    target, behaviour = torch.tensor([0.5, 0.1, 0.2]).log(), torch.tensor([0.3, 0.8, 0.4]).log()
+    torch.testing.assert_close(anchor_log_prob(target, behaviour).exp(), torch.tensor([0.5, 0.4, 0.2]))
+    # The paper's form of the ratio: min(μ / π_target, 2) · π / μ.
+    log_prob = torch.tensor([0.6, 0.3, 0.9]).log()
+    written = (behaviour - target).exp().clamp(max=2.0) * (log_prob - behaviour).exp()
+    torch.testing.assert_close((log_prob - anchor_log_prob(target, behaviour)).exp(), written)
+
+
+def test_the_loss_is_ppos_and_the_divergence():
+    rows = {name: torch.randn(6) for name in ("log_prob", "value", "advantage", "return")}
+    log_prob, entropy, value, divergence = torch.randn(6), torch.rand(6), torch.randn(6), torch.rand(6)
+    knobs = dict(clip_coef=0.2, ent_coef=0.01, vf_coef=0.5)
+    plain, _ = ppo_loss(log_prob, entropy, value, rows, **knobs)
+    loss, parts = appo_loss(log_prob, entropy, value, divergence, rows, **knobs, kl_coef=2.0)
+    assert loss.item() == pytest.approx(plain.item() + 2.0 * divergence.mean().item())
+    assert parts["kl"].item() == pytest.approx(divergence.mean().item())
+
+
+def test_the_target_network_follows_at_its_own_pace():
+    config = APPOConfig(**SMALL, target_update_interval=2, tau=0.25, learning_rate=1e-2)
+    trainer = APPOTrainer(config)
+    knobs = Controls.of(config).at(0)
+    start = trainer.optimizer.parameters.clone()
+    assert torch.equal(trainer.target_parameters, start)
+    trainer.iterate(knobs)
+    assert torch.equal(trainer.target_parameters, start)  # not before the second
+    trainer.iterate(knobs)
+    torch.testing.assert_close(trainer.target_parameters, start.lerp(trainer.optimizer.parameters, 0.25))
+    assert not torch.equal(trainer.target_parameters, start)
+    # It is the network, not a copy beside it, and sees observations as the online one does.
+    assert trainer.target.network.critic_head.bias.data_ptr() > 0
+    vector = torch.cat([parameter.flatten() for parameter in trainer.target.network.parameters()])
+    assert (
+        torch.equal(vector, trainer.target_parameters)
+        and trainer.target.normalizer is trainer.agent.normalizer
+    )
+    trainer.close()
+
+
+def test_a_large_weight_of_the_divergence_holds_the_policy(tmp_path):
+    settings = SMALL | dict(learning_rate=1e-2, update_epochs=4, tau=0.0)
+    kls = [
+        train_appo(APPOConfig(**settings, kl_coef=coef), run_dir=tmp_path / str(coef)).metrics["kl"]
+        for coef in (0.0, 100.0)
+    ]
+    assert kls[1] < 0.2 * kls[0]
+
+
+def test_an_update_ends_early_once_the_policy_is_far_away(tmp_path):
+    settings = SMALL | dict(learning_rate=3e-2, update_epochs=20)
+    kls = [
+        train_appo(APPOConfig(**settings, target_kl=target), run_dir=tmp_path / str(target)).metrics["kl"]
+        for target in (None, 1e-3)
+    ]
+    assert kls[1] < kls[0] and math.isfinite(kls[1])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "changes"),
+    [
+        ("Pendulum-v1", dict(normalize_observations=True, normalize_rewards=True)),
+        ("Pendulum-v1", dict(cell="lstm", normalize_observations=True, kl_coef=0.1)),
+        ("probe/TwoChoices-v0", dict(value_clip_coef=0.2)),
+        ("probe/DictAndPicture-v0", dict(shared_trunk=True, image_encoder="impala")),
+        ("probe/Masked-v0", dict(cell="gru", recurrent_size=8)),
+    ],
+)
+def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
+    config = APPOConfig(**SMALL | dict(env_id=env_id, total_timesteps=256, max_episode_steps=20) | changes)
+    assert train_appo(config, run_dir=tmp_path / "run").metrics["episodes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            dict(cell="lstm", num_minibatches=5),
+            "num_minibatches must be at most the 4 environments of a batch",
+        ),
+        (dict(num_minibatches=65), "num_minibatches must be at most"),
+        (dict(tau=1.5), "tau must be at most 1"),
+        (dict(target_update_interval=0), "target_update_interval must be at least 1"),
+        (dict(max_lag=1), "max_lag needs order: arrival"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        APPOConfig(**SMALL | changes)
