@@ -251,6 +251,26 @@ class Recall(Probe):
         return float(self.t == self.length - 1 and action == self.cue)
 
 
+class Echo(Probe):
+    """Nine steps; the observation is the action before, or -1 at the start: it shows any shift between the two."""
+
+    length = 9
+
+    def reset(self, *, seed=None, options=None):
+        self.action = -1
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.action = int(action)
+        return super().step(action)
+
+    def observe(self):
+        return np.array([self.action], np.float32)
+
+    def reward(self, action):
+        return float(action) + 10
+
+
 class Masked(Probe):
     """Three steps of five actions, of which a random few are allowed; the highest allowed one earns 1.
 
@@ -315,6 +335,7 @@ for probe in (
     Masked,
     MaskedTwice,
     Recall,
+    Echo,
     ConstantReward,
     RewardByObservation,
     DelayedReward,

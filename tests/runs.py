@@ -18,6 +18,10 @@ from typing import Any
 from rl_training import load_config, resume, train
 from rl_training.runtime.controls import find_control, resolve
 
+TINY_DREAMER: dict[str, Any] = dict(
+    batch_size=4, batch_length=8, deter_size=16, hidden_size=8, num_latents=4, num_classes=4
+) | dict(units=8, blocks=4, mlp_layers=1)
+
 # Every algorithm's small runs, by name; the kill tests go over all of them.
 RUNS: dict[str, dict[str, Any]] = {
     "ppo-cartpole": dict(
@@ -282,6 +286,32 @@ RUNS: dict[str, dict[str, Any]] = {
         root_exploration_fraction=0.1,
         num_simulations_schedule={"type": "linear", "start": 2, "end": 4},
         temperature_schedule={"type": "linear", "start": 1.0, "end": 0.25},
+    ),
+    "dreamer-cartpole": dict(
+        algo="dreamer",
+        env_id="CartPole-v1",
+        total_timesteps=1000,
+        num_envs=2,
+        train_ratio=1.5,
+        learning_starts=100,
+        buffer_size=700,  # less than the run has, so that the ring turns and segments are left behind
+        **TINY_DREAMER,
+        normalize_observations=True,
+        entropy_coef_schedule={"type": "linear", "start": 0.01, "end": 0.001},
+        imagination_horizon_schedule={"type": "linear", "start": 3, "end": 5},
+    ),
+    "dreamer-pendulum": dict(
+        algo="dreamer",
+        env_id="Pendulum-v1",
+        total_timesteps=900,
+        num_envs=3,
+        train_ratio=1.5,
+        train_frequency=4,
+        learning_starts=100,
+        buffer_size=2000,
+        **TINY_DREAMER,
+        refresh_latents=True,
+        train_ratio_schedule="linear:0.5",
     ),
 }
 CADENCES = dict(seed=3, log_interval=200, eval_interval=1000, eval_episodes=2, checkpoint_interval=400)

@@ -70,6 +70,8 @@ GATES = {
         Gate("gumbel_muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("impala/cartpole", 475),
         Gate("appo/cartpole", 475),
+        Gate("dreamer/cartpole", 195, episodes=20, seeds=(1, 2, 3)),
+        Gate("dreamer/pendulum", -300, episodes=20, seeds=(1,)),
         Gate("gail/cartpole", 475),
         Gate("gail/cartpole", 475, control=True, overrides=CONSTANT, label="gail/cartpole, constant D"),
         # No control: that this passes is why CartPole alone says nothing about imitation.

@@ -8,4 +8,10 @@ gym.register(
     max_episode_steps=500,
     reward_threshold=475.0,
 )
+gym.register(
+    "rl_training/CartPolePixels-v1",
+    "rl_training.envs.pixels:cartpole_pixels",
+    max_episode_steps=500,
+    reward_threshold=475.0,
+)
 gym.register("rl_training/TicTacToe-v0", "rl_training.envs.tictactoe:TicTacToe", max_episode_steps=9)

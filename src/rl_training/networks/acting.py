@@ -132,7 +132,7 @@ def _layers(encoder: nn.Module, head: Any) -> Layers:
 
 
 @numba.njit(cache=True, fastmath=FAST, inline="always")
-def _tanh(x):  # type: ignore[no-untyped-def]
+def fast_tanh(x):  # type: ignore[no-untyped-def]
     """tanh in float32 by the quotient of two polynomials that Eigen uses, right to 4e-7.
 
     The library's tanh is called for one number at a time; these few products are done for eight at once.
@@ -167,7 +167,7 @@ def _dense(rows, weight, bias, activation):  # type: ignore[no-untyped-def]
             out[i, j] = total + bias[j]
         if activation == 1:
             for j in range(weight.shape[0]):
-                out[i, j] = _tanh(out[i, j])
+                out[i, j] = fast_tanh(out[i, j])
         elif activation == 2:
             for j in range(weight.shape[0]):
                 out[i, j] = max(out[i, j], np.float32(0.0))

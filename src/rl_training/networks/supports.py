@@ -45,7 +45,7 @@ def _decode_rows(rows, tops, atoms):  # type: ignore[no-untyped-def]
         if not math.isfinite(tops[i]):  # below, comparisons would make a number of what is none
             out[i] = np.nan
             continue
-        _exponentials(rows[i], tops[i], shares)
+        exponentials(rows[i], tops[i], shares)
         out[i] = expand_scalar(_mean_atom(shares, atoms))
     return out
 
@@ -60,7 +60,7 @@ def expand_scalar(y):  # type: ignore[no-untyped-def]
 
 # Sums may not be reordered here: the rounding is in their order.
 @numba.njit(cache=True, nogil=True, fastmath={"contract", "nnan", "nsz"})
-def _exponentials(logits, top, out):  # type: ignore[no-untyped-def]
+def exponentials(logits, top, out):  # type: ignore[no-untyped-def]
     for j in range(len(logits)):
         x = (logits[j] - top) * LOG2_E
         x = x if x > LEAST else LEAST

@@ -136,6 +136,48 @@ class RMSprop(Optimizer):
         self.parameters.addcdiv_(self.gradient, (self.square + self.epsilon).sqrt_(), value=-learning_rate)
 
 
+class LaProp(Optimizer):
+    """LaProp (Ziyin et al. 2020) after adaptive gradient clipping (Brock et al. 2021), as DreamerV3 has them.
+
+        g ← g · min(1, c max(ε_p, ‖θ‖) / ‖g‖)        for the θ and the g of each tensor by itself
+        v ← β₂ v + (1 - β₂) g²
+        m ← β₁ m + (1 - β₁) g / (√(v / (1 - β₂ᵗ)) + ε)
+        θ ← θ - lr · m / (1 - β₁ᵗ)
+
+    Unlike in Adam, the momentum is of what is normalised already: a sudden large gradient moves no more than others.
+    """
+
+    transient = ("betas", "epsilon", "clip", "pieces", "slopes")
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-20,
+        clip: float = 0.3,
+    ) -> None:
+        super().__init__(modules)
+        self.betas, self.epsilon, self.clip = betas, epsilon, clip
+        sizes = [size for _, size in self.names]
+        self.pieces, self.slopes = self.parameters.split(sizes), self.gradient.split(sizes)
+        self.mean = torch.zeros_like(self.parameters)
+        self.square = torch.zeros_like(self.parameters)
+        self.count = 0
+
+    def update(self, learning_rate: float) -> None:
+        self.count += 1
+        lengths, norms = (torch.stack(torch._foreach_norm(parts)) for parts in (self.pieces, self.slopes))
+        # A tensor that starts as zeros counts as one of length 1e-3: it must be able to grow.
+        limits = self.clip * lengths.clamp_min(1e-3) / norms.clamp_min(1e-30)
+        torch._foreach_mul_(self.slopes, limits.clamp_max(1.0).unbind())
+        first, second = self.betas
+        self.square.mul_(second).addcmul_(self.gradient, self.gradient, value=1 - second)
+        scale = (self.square / (1 - second**self.count)).sqrt_().add_(self.epsilon)
+        self.mean.mul_(first).addcdiv_(self.gradient, scale, value=1 - first)
+        self.parameters.add_(self.mean, alpha=-learning_rate / (1 - first**self.count))
+
+
 def flatten_parameters(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
     """One vector of all parameters and one of their gradients, of which each parameter becomes a view."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])

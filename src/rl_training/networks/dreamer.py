@@ -1,0 +1,135 @@
+"""Dreamer's networks: the world model, the actor and the critic, in the sizes of the paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, MultiCategorical
+from rl_training.algorithms.dreamer import bounded_normal, decode, make_bins, unimix
+from rl_training.networks.actor_critic import action_family
+from rl_training.networks.reconstruction import Reconstruction
+from rl_training.networks.rssm import RSSM, linear, mlp
+
+# Units u give everything: a memory of 8u, latents of u / 16 classes, convolutions u / 16 deep.
+SIZES = {"1M": 64, "12M": 256, "25M": 384, "50M": 512, "100M": 768, "200M": 1024, "400M": 1536}
+NUM_LATENTS, BLOCKS, NUM_BINS = 32, 8, 255
+
+
+def preset(size: str) -> dict[str, int]:
+    """The numbers of a size."""
+    units = SIZES[size]
+    return {
+        "deter_size": 8 * units,
+        "hidden_size": units,
+        "num_latents": NUM_LATENTS,
+        "num_classes": units // 16,
+        "units": units,
+        "cnn_depth": units // 16,
+        "blocks": BLOCKS,
+    }
+
+
+class Head(nn.Module):
+    """Features [..., F] through `layers` dense layers to [..., outputs]; `scale` is that of the output layer."""
+
+    def __init__(self, features: int, units: int, layers: int, outputs: int, scale: float) -> None:
+        super().__init__()
+        self.layers = mlp(features, units, layers)
+        self.output = linear(units, outputs, scale)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.output(self.layers(features))
+
+
+class DreamerNetwork(nn.Module):
+    """Everything that one optimizer moves."""
+
+    transient = ("family",)
+    bins: Tensor
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        deter_size: int,
+        hidden_size: int,
+        num_latents: int,
+        num_classes: int,
+        units: int,
+        cnn_depth: int,
+        blocks: int,
+        mlp_layers: int,
+        num_bins: int = NUM_BINS,
+    ) -> None:
+        super().__init__()
+        self.family = action_family(action_space)
+        stoch = num_latents * num_classes
+        self.action_sizes = action_sizes(action_space)
+        self.reconstruction = Reconstruction(
+            observation_space,
+            deter_size=deter_size,
+            stoch_size=stoch,
+            units=units,
+            layers=mlp_layers,
+            cnn_depth=cnn_depth,
+            blocks=blocks,
+        )
+        self.rssm = RSSM(
+            self.reconstruction.tokens,
+            sum(self.action_sizes),
+            deter_size=deter_size,
+            hidden_size=hidden_size,
+            num_latents=num_latents,
+            num_classes=num_classes,
+            blocks=blocks,
+        )
+        features = deter_size + stoch
+        # Rewards and values are 0 at first, and the policy is nearly uniform.
+        self.reward = Head(features, units, 1, num_bins, 0.0)
+        self.going_on = Head(features, units, 1, 1, 1.0)
+        self.actor = Head(features, units, mlp_layers, self.family.num_parameters, 0.01)
+        self.critic = Head(features, units, mlp_layers, num_bins, 0.0)
+        self.register_buffer("bins", make_bins(num_bins))
+
+    def policy(self, features: Tensor) -> Tensor:
+        """The parameters [..., P] of the action's distribution, in the form that `family` reads."""
+        raw = self.actor(features)
+        if isinstance(self.family, DiagonalGaussian):
+            return bounded_normal(raw)
+        if isinstance(self.family, Categorical):
+            return unimix(raw, -1).log()
+        if isinstance(self.family, MultiCategorical):
+            return torch.cat([unimix(part, -1).log() for part in raw.split(self.action_sizes, -1)], -1)
+        return raw
+
+    def encode_action(self, action: Tensor) -> Tensor:
+        """Actions [...] or [..., D] as the vector [..., A] the dynamics read: choices are one-hot."""
+        if isinstance(self.family, Categorical):
+            return F.one_hot(action.long(), self.family.num_choices).float()
+        if isinstance(self.family, MultiCategorical):
+            choices = zip(action.long().unbind(-1), self.action_sizes, strict=True)
+            return torch.cat([F.one_hot(choice, size) for choice, size in choices], -1).float()
+        return action.float()
+
+    def rewards(self, features: Tensor) -> Tensor:
+        return decode(self.reward(features), self.bins)
+
+    def live(self, features: Tensor) -> Tensor:
+        """The discounted probability that the episode goes on: the head learns γ, and 0 at its end."""
+        return self.going_on(features).squeeze(-1).sigmoid()
+
+
+def action_sizes(space: spaces.Space[Any]) -> tuple[int, ...]:
+    """How many numbers each part of an action takes in the dynamics."""
+    family = action_family(space)
+    if isinstance(family, Categorical):
+        return (family.num_choices,)
+    if isinstance(family, MultiCategorical):
+        return family.num_choices
+    return (family.num_dimensions if isinstance(family, DiagonalGaussian) else family.num_parameters,)

@@ -1,0 +1,147 @@
+"""What a world model imagines beside what happened.
+
+prediction = imagine_open_loop("runs/dreamer-CartPole-v1-s1", steps=40, context=5)
+save_picture(prediction, "imagined.png")
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rl_training.config import Config
+from rl_training.envs.making import make_environments
+from rl_training.errors import ConfigError, UserError, add_extra
+from rl_training.networks.rssm import State
+from rl_training.runtime.dreamer_policy import DreamerPolicy
+from rl_training.runtime.workflows import Which, load_agent, refuse_untrusted
+from rl_training.state.seeding import fold, seed_everything
+from rl_training.trees import tree_leaves, tree_map
+
+FRAMES = 10  # shown of pictures
+
+
+class Prediction(NamedTuple):
+    """Observations [T, ...] by name: the first `context` were shown to the model, it imagined the rest.
+
+    Vectors are as the networks see them: normalised, if the run normalises observations.
+    """
+
+    truth: dict[str, np.ndarray]
+    predicted: dict[str, np.ndarray]
+    context: int
+
+
+def imagine_open_loop(
+    path: str | Path,
+    *,
+    steps: int = 40,
+    context: int = 5,
+    seed: int | None = None,
+    checkpoint: Which = "last",
+    trust_env: bool = False,
+) -> Prediction:
+    """Play an episode with the policy of a Dreamer run, and let its model imagine it after the first observations.
+
+    The model gets the actions that were taken, and no observation after `context` of them. An episode that ends
+    early makes the prediction shorter.
+    """
+    if steps < 1 or context < 1:
+        raise ConfigError("steps and context must be at least 1")
+    config, agent, _ = load_agent(path, checkpoint)
+    if not isinstance(agent, DreamerPolicy):
+        raise ConfigError(f"{path}: {config.algo} has no world model to look into")
+    refuse_untrusted(config.env_id, trust_env)
+    seed = fold(config.seed if seed is None else seed, "imagination")
+    obs, actions = _play(agent, config, steps + context, seed)
+    seed_everything(fold(seed, "latents"))
+    predicted = {name: part.cpu().numpy() for name, part in _imagine(agent, obs, actions, context).items()}
+    truth = {name: np.asarray(part) for name, part in tree_leaves(tree_map(_array, agent.inputs(obs)), "obs")}
+    return Prediction(truth, {name: predicted[name].reshape(truth[name].shape) for name in truth}, context)
+
+
+def _array(part: torch.Tensor) -> np.ndarray:
+    return part.cpu().numpy()
+
+
+def _play(agent: DreamerPolicy, config: Config, steps: int, seed: int) -> tuple[Any, torch.Tensor]:
+    """Observations [T, ...] of an episode and the actions taken at them."""
+    seed_everything(fold(seed, "actions"))
+    environments = make_environments(config, 1, seed, "imagination")
+    try:
+        carry, rows, actions = agent.initial(1), [], []
+        for _ in range(steps):
+            rows.append(tree_map(lambda part: part[0].copy(), environments.obs))
+            acted, carry = agent.act(environments.obs, carry, explore=False)
+            actions.append(acted["action"])
+            if environments.step(acted["action"]).ended:
+                break
+    finally:
+        environments.close()
+    return tree_map(lambda *parts: np.stack(parts), *rows), torch.from_numpy(np.stack(actions))
+
+
+@torch.no_grad()
+def _imagine(agent: DreamerPolicy, obs: Any, actions: torch.Tensor, context: int) -> dict[str, torch.Tensor]:
+    network, carry, features = agent.network, agent.initial(1), []
+    rssm = network.rssm
+    for t in range(len(actions)):
+        if t < context:
+            state = agent.follow(tree_map(lambda part, t=t: part[t : t + 1], obs), carry)
+        else:
+            noise = torch.rand(1, rssm.num_latents, device=agent.device)
+            state = rssm.foresee(State(carry[0], carry[1]), carry[2], noise)
+        carry = (*state, network.encode_action(actions[t].to(agent.device)))
+        features.append(state.features)
+    return network.reconstruction.predict(torch.cat(features))
+
+
+def save_picture(prediction: Prediction, path: str | Path) -> None:
+    """Draw a prediction: vectors as curves over the steps, pictures as rows of truth, model and difference."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError(f"a picture needs matplotlib: {add_extra('plot')}") from None
+    pictures = {name: part for name, part in prediction.truth.items() if part.ndim == 4}
+    vectors = {name: part for name, part in prediction.truth.items() if name not in pictures}
+    figure = Figure(figsize=(10, 2.2 * len(vectors) + 3.2 * len(pictures) + 0.6), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(len(prediction.truth), 1))
+    for axes, name in zip(panels, (*vectors, *pictures), strict=True):
+        truth, predicted = prediction.truth[name], prediction.predicted[name]
+        if name in vectors:
+            _draw_curves(
+                axes, truth.reshape(len(truth), -1), predicted.reshape(len(truth), -1), prediction.context
+            )
+        else:
+            _draw_pictures(axes, truth, predicted, prediction.context)
+        axes.set_title(name, fontsize=9, loc="left")
+    figure.savefig(path, dpi=90)
+
+
+def _draw_curves(axes: Any, truth: np.ndarray, predicted: np.ndarray, context: int) -> None:
+    for i in range(truth.shape[1]):
+        axes.plot(truth[:, i], f"C{i % 10}-", linewidth=1)
+        axes.plot(predicted[:, i], f"C{i % 10}--", linewidth=1)
+    axes.axvspan(0, context - 1, color="0.9")
+    axes.set_xlabel("step; solid: truth, dashed: model, grey: what it was shown", fontsize=8)
+
+
+def _draw_pictures(axes: Any, truth: np.ndarray, predicted: np.ndarray, context: int) -> None:
+    if truth.shape[-1] > truth.shape[1]:  # stacked frames stand first: the newest is shown
+        truth, predicted = truth[:, -1:].transpose(0, 2, 3, 1), predicted[:, -1:].transpose(0, 2, 3, 1)
+    shown = np.unique(np.linspace(0, len(truth) - 1, min(FRAMES, len(truth))).round().astype(int))
+    apart = (predicted[shown].astype(int) - truth[shown]) // 2 + 128
+    rows = [
+        np.concatenate(list(part), 1) for part in (truth[shown], predicted[shown], apart.astype(np.uint8))
+    ]
+    picture = np.concatenate(rows, 0)
+    axes.imshow(picture if picture.shape[-1] == 3 else picture[..., 0], cmap="gray")
+    side = truth.shape[2]
+    axes.set_xticks(
+        (np.arange(len(shown)) + 0.5) * side, [f"{t}{'' if t >= context else ' seen'}" for t in shown]
+    )
+    axes.set_yticks((np.arange(3) + 0.5) * truth.shape[1], ["truth", "model", "difference"])
+    axes.tick_params(length=0, labelsize=8)

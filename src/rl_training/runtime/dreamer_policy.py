@@ -1,0 +1,69 @@
+"""Dreamer's policy: it follows what it sees with its world model, and acts on the model's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from rl_training.algorithms.dreamer import decode
+from rl_training.data.collector import Carry
+from rl_training.networks.dreamer import DreamerNetwork
+from rl_training.networks.rssm import State
+from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
+
+
+class DreamerPolicy(FeedForwardPolicy):
+    """Carries the model's state and the action before; an episode begins with zeros."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        normalize_observations: bool,
+        device: str,
+        **network: Any,
+    ) -> None:
+        super().__init__(observation_space, normalize_observations, device)
+        self.network = DreamerNetwork(observation_space, action_space, **network).to(self.device)
+        self.small = None
+
+    def initial(self, count: int) -> Carry:
+        deter, stoch = self.network.rssm.initial(count)
+        return deter, stoch, deter.new_zeros(count, sum(self.network.action_sizes))
+
+    @torch.no_grad()
+    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+        """The `action`, drawn or the likeliest, and the latent it was chosen for, as the replay keeps it."""
+        network = self.network
+        state = self.follow(obs, carry)
+        parameters = network.policy(state.features)
+        action = network.family.sample(parameters) if explore else network.family.mode(parameters)
+        acted = {"action": action.cpu().numpy(), **stored(network, state)}
+        return acted, (*state, network.encode_action(action))
+
+    @torch.no_grad()
+    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+        state = self.follow(obs, carry)
+        return decode(self.network.critic(state.features), self.network.bins).cpu().numpy()
+
+    def follow(self, obs: Any, carry: Carry) -> State:
+        """The state after these observations [B, ...]."""
+        rssm = self.network.rssm
+        deter, stoch, action = carry
+        tokens = rssm.token_inputs(self.network.reconstruction.encode(self.inputs(obs)))
+        noise = torch.rand(len(tokens), rssm.num_latents, device=self.device)
+        return rssm.see(State(deter, stoch), rssm.action_inputs(action), tokens, noise)[0]
+
+
+def stored(network: DreamerNetwork, state: State) -> dict[str, np.ndarray]:
+    """A state [..., ...] as the replay keeps it: half precision, and classes in place of one-hot vectors."""
+    rssm = network.rssm
+    classes = state.stoch.detach().unflatten(-1, (rssm.num_classes, rssm.num_latents)).argmax(-2)
+    return {
+        "deter": state.deter.detach().half().cpu().numpy(),
+        "stoch": classes.to(torch.uint8).cpu().numpy(),
+    }

@@ -1,0 +1,315 @@
+"""DreamerV3: its config, its iteration, and `train_dreamer`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import model_validator
+from torch import Tensor
+
+from rl_training.algorithms.dreamer import (
+    actor_loss,
+    continue_loss,
+    decode,
+    imagined_weights,
+    lambda_returns,
+    latent_losses,
+    move_range,
+    two_hot_loss,
+    unimix,
+)
+from rl_training.config import Config, Units, field, schedulable
+from rl_training.data.batch import Batch
+from rl_training.data.collector import check_finite, fresh_where_ended
+from rl_training.data.streams import StreamReplay
+from rl_training.networks.dreamer import preset
+from rl_training.networks.rssm import State
+from rl_training.runtime.controls import Knobs, Now
+from rl_training.runtime.dreamer_policy import DreamerPolicy, stored
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.off_policy import OffPolicyTrainer
+from rl_training.runtime.optim import LaProp, flatten_parameters
+from rl_training.runtime.workflows import Result, train
+from rl_training.trees import tree_map
+
+FLAGS = ("first", "last", "terminal")
+UNUSED = ("hidden_sizes", "activation", "image_encoder")
+SIZED = ("deter_size", "hidden_size", "num_latents", "num_classes", "units", "cnn_depth", "blocks")
+
+
+@schedulable
+class DreamerConfig(Config):
+    """DreamerV3, for discrete and continuous actions: behaviour learned in a world model's imagination."""
+
+    algo: Literal["dreamer"] = field("dreamer", "The algorithm.")
+    num_envs: int = field(16, "Environments stepped side by side.", ge=1, le=65_536)
+    learning_rate: float = field(4e-5, "Step size of the one optimizer.")
+    entropy_coef: float = field(3e-4, "Weight of the policy's entropy.")
+    gamma: float = field(1 - 1 / 333, "Discount per step.")
+    return_lambda: float = field(0.95, "Decay per step of the return's mixture.")
+    train_ratio: float = field(32.0, "Replayed steps per environment step, on average.")
+    imagination_horizon: int = field(15, "Steps imagined from every state of a batch.")
+    reconstruction_scale: float = field(1.0, "Weight of the loss of reconstructed observations.")
+    reward_scale: float = field(1.0, "Weight of the loss of predicted rewards.")
+    continue_scale: float = field(1.0, "Weight of the loss of predicted ends.")
+    dynamics_scale: float = field(1.0, "Weight of the prior's divergence from the posterior.")
+    representation_scale: float = field(0.1, "Weight of the posterior's divergence from the prior.")
+    policy_scale: float = field(1.0, "Weight of the policy loss.")
+    value_scale: float = field(1.0, "Weight of the value loss in imagination.")
+    replay_value_scale: float = field(0.3, "Weight of the value loss on the replay.")
+    free_nats: float = field(1.0, "Divergence below which nothing is learned from it, in nats.", ge=0)
+    return_rate: float = field(0.01, "Share of each update in the returns' running percentiles.", gt=0, le=1)
+    slow_critic_rate: float = field(
+        0.02, "Share of the critic in its slow copy with each update.", gt=0, le=1
+    )
+    buffer_size: int = field(1_000_000, "Rows the replay holds, over all environments.", ge=1, le=10**9)
+    batch_size: int = field(16, "Sequences per update.", ge=1)
+    batch_length: int = field(64, "Steps of a sequence.", ge=2)
+    learning_starts: int = field(1_024, "Steps before the first update.", ge=1)
+    train_frequency: int = field(1, "Steps in each environment between updates.", ge=1)
+    refresh_latents: bool = field(False, "Whether updates replace the latents of the steps they replayed.")
+    size: Literal["1M", "12M", "25M", "50M", "100M", "200M", "400M"] = field(
+        "12M", "The networks' size, in parameters."
+    )
+    deter_size: Units | None = field(None, "Units of the memory; none: as the size says.")
+    hidden_size: Units | None = field(
+        None, "Units of the layers inside the dynamics; none: as the size says."
+    )
+    num_latents: Units | None = field(None, "Choices of a latent state; none: 32.")
+    num_classes: int | None = field(None, "Classes of each choice; none: as the size says.", ge=2, le=255)
+    units: Units | None = field(None, "Units of the layers of encoder, decoder and heads; none: the size's.")
+    cnn_depth: Units | None = field(None, "Unit of the convolutions' channels; none: as the size says.")
+    blocks: Units | None = field(None, "Blocks of the memory, which divide its units; none: 8.")
+    mlp_layers: int = field(3, "Layers of encoder, decoder, actor and critic.", ge=1, le=100)
+    compile: bool = field(False, "Whether the model's steps are compiled: minutes at the start.")
+    precision: Literal["fp32"] = field("fp32", "Arithmetic of the networks.")
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.train_frequency
+
+    @property
+    def network(self) -> dict[str, int]:
+        """The networks' numbers: those of the size, and what is given instead."""
+        given = {name: getattr(self, name) for name in SIZED if getattr(self, name) is not None}
+        return preset(self.size) | given | {"mlp_layers": self.mlp_layers}
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> DreamerConfig:
+        if self.normalize_rewards:
+            raise ValueError("normalize_rewards must be false: the returns' range is normalised instead")
+        for name in UNUSED:
+            if getattr(self, name) != Config.model_fields[name].default:
+                raise ValueError(f"{name} has no effect on dreamer: its networks follow size and units")
+        sizes = self.network
+        if sizes["deter_size"] % sizes["blocks"]:
+            raise ValueError(f"deter_size must be a multiple of blocks = {sizes['blocks']}")
+        return self
+
+
+class DreamerTrainer(OffPolicyTrainer):
+    """DreamerV3 (Hafner et al. 2025): world model, critic and actor, all in one step of one optimizer."""
+
+    config_class = DreamerConfig
+    config: DreamerConfig
+    agent: DreamerPolicy
+    replay: StreamReplay
+    transient = ("slow_weights", "critic_weights")
+
+    def __init__(self, config: DreamerConfig) -> None:
+        super().__init__(config)
+        self.carry = self.agent.initial(config.num_envs)
+        self.reward = np.zeros(config.num_envs, np.float32)  # that came with what is acted on next
+        self.first = np.ones(config.num_envs, np.bool_)  # whether an episode begins with it
+        self.slow_critic = copy.deepcopy(self.agent.network.critic).requires_grad_(False)
+        self.optimizer = LaProp([self.agent.network])
+        self.slow_weights, _ = flatten_parameters(list(self.slow_critic.parameters()))
+        self.critic_weights = list(self.agent.network.critic.parameters())
+        self.return_low, self.return_high = (torch.zeros((), device=self.agent.device) for _ in range(2))
+        if config.compile:
+            self.agent.network.rssm.compile()
+
+    @classmethod
+    def make_agent(
+        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> DreamerPolicy:
+        return DreamerPolicy(
+            observation_space,
+            action_space,
+            normalize_observations=config.normalize_observations,
+            device=config.device,
+            **config.network,
+        )
+
+    def make_replay(self, obs: Any, **settings: Any) -> Any:
+        config, count = self.config, self.config.num_envs
+        flag = np.zeros(count, np.bool_)
+        acted, _ = self.agent.act(obs, self.agent.initial(count), explore=True)
+        row = {"obs": obs, "reward": np.zeros(count, np.float32), **dict.fromkeys(FLAGS, flag), **acted}
+        sizes = {"length": config.batch_length, "num_classes": config.network["num_classes"]}
+        return StreamReplay(config.buffer_size, row, **sizes, refresh=config.refresh_latents)
+
+    def gather(self, knobs: Knobs) -> Metrics:
+        """Take the iteration's steps and remember them, with the latents they were chosen for."""
+        config, environments = self.config, self.environments
+        everyone, never = np.arange(config.num_envs), np.zeros(config.num_envs, np.bool_)
+        led_to: list[Batch] = []
+        for _ in range(config.train_frequency):
+            obs = environments.obs
+            acted, self.carry = self.agent.act(obs, self.carry, explore=True)
+            flags = {"first": self.first, "last": never, "terminal": never}
+            self.replay.add(everyone, {"obs": obs, "reward": self.reward, **flags, **acted})
+            step = environments.step(acted["action"])
+            led_to.append({"obs": step.next_obs, "reward": step.reward})
+            self.agent.observe(step.next_obs)
+            self.reward, self.first = step.reward.astype(np.float32), step.terminated | step.truncated
+            if step.ended:
+                self._remember_ends(np.array(step.ended), step, acted)
+                self.carry = fresh_where_ended(self.agent, self.carry, step.ended)
+            self.steps += config.num_envs
+        check_finite(tree_map(lambda *rows: np.array(rows), *led_to), config.num_envs)
+        return Metrics(config.steps_per_iteration, environments.take_finished())
+
+    def _remember_ends(self, lanes: np.ndarray, step: Any, acted: dict[str, np.ndarray]) -> None:
+        """The last observations of episodes: nothing is done there, and nobody goes on from their latents."""
+        idle = {name: np.zeros_like(part[lanes]) for name, part in acted.items()}
+        flags = {
+            "first": np.zeros(len(lanes), np.bool_),
+            "last": np.ones(len(lanes), np.bool_),
+            "terminal": step.terminated[lanes],
+        }
+        obs = tree_map(lambda column: column[lanes], step.next_obs)
+        self.replay.add(lanes, {"obs": obs, "reward": self.reward[lanes], **flags, **idle})
+        self.reward[lanes] = 0.0
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        # Act with the world model's state, and add the steps to the replay.
+        metrics = self.gather(knobs)
+        now = knobs.after(metrics.steps)
+        # Then as many updates as these steps pay for: each replays B · T steps.
+        replayed = self.config.batch_size * self.config.batch_length
+        for _ in range(self.updates_due(now.train_ratio / replayed)):
+            metrics.add(self.update(now))
+        return metrics
+
+    def update(self, now: Now) -> dict[str, Any]:
+        """One gradient step of everything, on one batch of sequences."""
+        batch = self.draw()
+        # World model: follow the sequences, and learn to tell and to foresee what they hold.
+        state, parts = self.world_model_losses(batch, now)
+        # Imagine from every state of theirs; actor and critic learn from what is imagined.
+        imagined, returns = self.imagination_losses(state, now)
+        # The critic also learns from the rewards that were really earned.
+        replayed = self.replay_value_loss(state, batch, returns, now)
+        parts |= imagined | {"replay_value_loss": replayed}
+        loss = torch.stack([getattr(now, scale) * parts[name] for name, scale in SCALES.items()]).sum()
+        step = self.optimizer.step(loss, now.learning_rate, None)
+        # The slow critic follows.
+        self.slow_weights.lerp_(
+            torch.cat([weight.detach().flatten() for weight in self.critic_weights]),
+            self.config.slow_critic_rate,
+        )
+        if self.config.refresh_latents:
+            self.replay.put_latents(batch["lane"], batch["row"], **stored(self.agent.network, state))
+        return step | {name: part.item() for name, part in parts.items()} | {"loss": loss.item()}
+
+    def draw(self) -> Batch:
+        """Sequences on the networks' device, as they read them."""
+        batch = self.replay.sample(self.config.batch_size)
+        device, network = self.agent.device, self.agent.network
+        sent = {name: part.to(device) for name, part in batch.items() if isinstance(part, Tensor)}
+        sent["obs"] = self.agent.inputs(batch["obs"])
+        sent["action"] = network.encode_action(sent["action"])
+        return batch | sent | {name: sent[name].float() for name in FLAGS}
+
+    def world_model_losses(self, batch: Batch, now: Now) -> tuple[State, dict[str, Tensor]]:
+        """The posterior states [T, B, ...], and the means of the five losses."""
+        network = self.agent.network
+        tokens = network.reconstruction.encode(batch["obs"])
+        start = State(batch["deter"], batch["stoch"])
+        state, posterior = network.rssm.observe(start, tokens, batch["action"], batch["first"])
+        prior = unimix(network.rssm.prior(state.deter))
+        dynamics, representation = latent_losses(posterior, prior, self.config.free_nats)
+        features = state.features
+        live = (1 - batch["terminal"]) * now.gamma
+        losses = {
+            "reconstruction_loss": network.reconstruction.loss(features, batch["obs"]),
+            "reward_loss": two_hot_loss(network.reward(features), [batch["reward"]], network.bins),
+            "continue_loss": continue_loss(network.going_on(features).squeeze(-1), live),
+            "dynamics_loss": dynamics,
+            "representation_loss": representation,
+        }
+        return state, {name: loss.mean() for name, loss in losses.items()}
+
+    def imagination_losses(self, state: State, now: Now) -> tuple[dict[str, Tensor], Tensor]:
+        """The losses of actor and critic in imagination, and the returns [T, B] of the states it began with."""
+        network, bins = self.agent.network, self.agent.network.bins
+        features, action = self.imagine(state, int(now.imagination_horizon))  # H + 1 states, H actions
+        logits = network.critic(features[:-1])
+        with torch.no_grad():
+            last = network.critic(features[-1:])
+            value = decode(torch.cat([logits, last]), bins)
+            live = network.live(features)
+            returns = lambda_returns(network.rewards(features), live, value, now.return_lambda)
+            weight = imagined_weights(live)[:-1]
+            # Returns are scaled to a range of 1 between their 5th and 95th percentiles, but never up.
+            move_range(self.return_low, self.return_high, returns, self.config.return_rate)
+            scale = (self.return_high - self.return_low).clamp_min(1.0)
+            advantage = (returns - value[:-1]) / scale
+            slow = decode(self.slow_critic(features[:-1]), bins)
+        log_prob, entropy = network.family.log_prob_and_entropy(network.policy(features[:-1]), action)
+        losses = {
+            "policy_loss": actor_loss(log_prob, entropy, advantage, weight, now.entropy_coef),
+            "value_loss": (weight * two_hot_loss(logits, [returns, slow], bins)).mean(),
+            "entropy": entropy.detach().mean(),
+            "imagined_return": returns.mean(),
+            "return_scale": scale,
+        }
+        return losses, returns[0].view(state.deter.shape[:2])
+
+    @torch.no_grad()
+    def imagine(self, state: State, horizon: int) -> tuple[Tensor, Tensor]:
+        """From all T · B states: features [H + 1, T · B, F] of the states that follow, and the actions [H, ...]."""
+        network, (_, foresee) = self.agent.network, self.agent.network.rssm.steps
+        state = State(*(part.detach().flatten(0, 1) for part in state))
+        noise = torch.rand(horizon, len(state.deter), network.rssm.num_latents, device=self.agent.device)
+        features, actions = [state.features], []
+        for t in range(horizon):
+            action = network.family.sample(network.policy(features[-1]))
+            state = foresee(state, network.encode_action(action), noise[t])
+            actions.append(action)
+            features.append(state.features)
+        return torch.stack(features), torch.stack(actions)
+
+    def replay_value_loss(self, state: State, batch: Batch, returns: Tensor, now: Now) -> Tensor:
+        """The critic on the replayed states, bootstrapped from the returns [T, B] that were imagined there."""
+        network = self.agent.network
+        features = state.features[:-1]
+        live = (1 - batch["terminal"]) * now.gamma
+        target = lambda_returns(batch["reward"], live, returns, now.return_lambda, batch["last"])
+        with torch.no_grad():
+            slow = decode(self.slow_critic(features), network.bins)
+        loss = two_hot_loss(network.critic(features), [target, slow], network.bins)
+        # What follows an episode's last observation is another episode.
+        return ((1 - batch["last"][:-1]) * loss).mean()
+
+
+SCALES = {
+    "reconstruction_loss": "reconstruction_scale",
+    "reward_loss": "reward_scale",
+    "continue_loss": "continue_scale",
+    "dynamics_loss": "dynamics_scale",
+    "representation_loss": "representation_scale",
+    "policy_loss": "policy_scale",
+    "value_loss": "value_scale",
+    "replay_value_loss": "replay_value_scale",
+}
+
+
+def train_dreamer(config: DreamerConfig, **options: Any) -> Result:
+    """Train DreamerV3 from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)
