@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.meter import repeated, report
-from benchmarks.search_nets import PlainModel, SupportModel
+from benchmarks.search_nets import Model, PackageModel, PlainModel, SupportModel
 from rl_training.search import Root, gumbel_muzero_search, muzero_search
 
 PACKAGES = ("rl-training", "torch", "numpy", "numba")
@@ -24,11 +24,12 @@ def searcher(settings: dict[str, Any], batch: int) -> Callable[[], Any]:
     """One search from `batch` roots, noise included."""
     latent, actions, seed = settings["latent"], settings["actions"], settings["seed"]
     simulations = settings["simulations"]
-    model: PlainModel | SupportModel
-    if settings["model"] == "supports":
-        model = SupportModel(latent, actions, settings["atoms"], seed)
-    else:
+    model: Model
+    if settings["model"] == "plain":
         model = PlainModel(latent, actions, seed)
+    else:
+        kinds = {"supports": SupportModel, "package": PackageModel}
+        model = kinds[settings["model"]](latent, actions, settings["atoms"], seed)
     root = Root(*model.root(batch, seed))
     chance = np.random.default_rng(seed)
 

@@ -2,200 +2,192 @@
 
 `SupportModel` has the layers of LightZero's vector model, with two supports to decode; `PlainModel` those that mctx's
 side has in jax. What is ours is how they run: an action is a row that is looked up, layers with the same input are
-one product, and a few roots go through one compiled function instead of a dozen torch operations.
+one product, and a call is one compiled function, made of the same parts as that of `rl_training.networks.planning`.
+`PackageModel` is the network that `muzero` itself trains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numba
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.networks.acting import FAST
-from rl_training.networks.supports import _atoms, _decode_rows, decode_supports, expand_scalar
+from rl_training.networks.blocks import (
+    LANES,
+    activate,
+    add_rows,
+    decode_block,
+    dense,
+    expand_scalar,
+    from_block,
+    to_block,
+)
+from rl_training.networks.muzero import MuZeroNetwork
 
 HEAD = 32  # hidden units of each of LightZero's heads
-FEW = 16  # roots up to which the compiled function is faster than torch
-ROWS = 64  # whose logits over 601 atoms fit into a cache
 DISCOUNT = 0.997
+RELU = 2  # of `activate`
 
+Layer = tuple[np.ndarray, np.ndarray]
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def layers(sizes: Sequence[tuple[int, int]], chance: torch.Generator) -> list[tuple[Tensor, Tensor]]:
-    return [
-        (
-            torch.randn(inputs, outputs, generator=chance) / inputs**0.5,
-            0.1 * torch.randn(outputs, generator=chance),
+class Model:
+    """A random model for searches: where its roots are, and its discount."""
+
+    def __init__(self, latent: int, actions: int, sizes: Sequence[tuple[int, int]], seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        self.latent, self.actions = latent, actions
+        self.layers: tuple[Layer, ...] = tuple(
+            (normal(chance, (outputs, inputs), inputs**-0.5), normal(chance, (outputs,), 0.1))
+            for inputs, outputs in sizes
         )
-        for inputs, outputs in sizes
-    ]
+        self.table = normal(chance, (actions, latent), 1 / 8)
+        self.discounts: dict[int, Tensor] = {}
+
+    def root(self, count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Prior logits, values and states for `count` roots."""
+        self.discounts[count] = torch.full((count,), DISCOUNT)
+        latent = torch.rand(count, self.latent, generator=torch.Generator().manual_seed(seed))
+        _, _, logits, value, _ = self(latent, torch.zeros(count, dtype=torch.int64))
+        return logits, value, latent
+
+    def __call__(self, latent: Tensor, action: Tensor) -> Outputs:
+        found = self.run(latent.numpy(), action.numpy())
+        reward, logits, value, following = map(torch.from_numpy, found)
+        return reward, self.discounts[len(latent)], logits, value, following
+
+    def run(self, latent: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, ...]:
+        raise NotImplementedError
 
 
-class SupportModel:
+class SupportModel(Model):
     """70-64-64 to the next state; 64-32-601 to its reward; 64-64-64, then 64-32-601 to its value and 64-32-A.
 
     With one atom reward and value are numbers h(x), as in LightZero's model without categorical distributions.
     """
 
     def __init__(self, latent: int, actions: int, atoms: int, seed: int) -> None:
-        chance = torch.Generator().manual_seed(seed)
         sizes = [
             (latent, latent),
             (latent, latent),
-            (
-                latent,
-                latent + HEAD,
-            ),  # the first common layer of the prediction, and the reward's hidden layer
+            # The first common layer of the prediction, and the reward's hidden layer.
+            (latent, latent + HEAD),
             (latent, latent),
             (latent, 2 * HEAD),  # the hidden layers of value and policy
             (HEAD, atoms),
             (HEAD, atoms),
             (HEAD, actions),
         ]
-        self.layers = layers(sizes, chance)
-        self.latent, self.scalar = latent, atoms == 1
-        self.logits = torch.empty(2, ROWS, atoms)
-        self.rows = torch.randn(actions, latent, generator=chance) / 8 + self.layers[0][1]
-        self.first = self.layers[0][0]
-        self.discounts = {count: torch.full((count,), DISCOUNT) for count in (1, 8, 64, 256)}
-        if self.scalar:  # value and policy in one product
-            weight = torch.block_diag(self.layers[6][0], self.layers[7][0])
-            self.last = weight, torch.cat([self.layers[6][1], self.layers[7][1]])
-            self.reward = self.layers[5][0].numpy()[:, 0].copy(), self.layers[5][1].numpy()
-        self.arrays = tuple((weight.numpy(), bias.numpy()) for weight, bias in self.layers)
+        super().__init__(latent, actions, sizes, seed)
 
-    def root(self, count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Prior logits, values and states for `count` roots."""
-        latent = torch.rand(count, self.latent, generator=torch.Generator().manual_seed(seed))
-        _, _, logits, value, _ = self(latent, torch.zeros(count, dtype=torch.int64))
-        return logits, value, latent
-
-    def __call__(self, latent: Tensor, action: Tensor) -> Outputs:
-        discount = self.discounts[len(latent)]
-        if len(latent) <= FEW:
-            found = _few(
-                latent.numpy(), action.numpy(), self.rows.numpy(), self.arrays, _atoms(self.logits.shape[2])
-            )
-            logits, reward, value, following = map(torch.from_numpy, found)
-            return reward, discount, logits, value, following
-        _, second, third, fourth, fifth, sixth, seventh, eighth = self.layers
-        hidden = torch.addmm(self.rows.index_select(0, action), latent, self.first).relu_()
-        following = torch.addmm(second[1], hidden, second[0]).relu_()
-        common = torch.addmm(third[1], following, third[0]).relu_()
-        trunk = torch.addmm(fourth[1], common[:, : self.latent], fourth[0]).relu_()
-        heads = torch.addmm(fifth[1], trunk, fifth[0]).relu_()
-        if self.scalar:
-            last = torch.addmm(self.last[1], heads, self.last[0]).numpy()
-            scalars = torch.from_numpy(_expanded(common.numpy()[:, self.latent :], self.reward, last[:, 0]))
-            return scalars[0], discount, torch.from_numpy(last[:, 1:]), scalars[1], following
-        supports = [(common[:, self.latent :], *sixth), (heads[:, :HEAD], *seventh)]
-        reward, value = self._decoded(supports, len(latent)).unbind()
-        logits = torch.addmm(eighth[1], heads[:, HEAD:], eighth[0])
-        return reward, discount, logits, value, following
-
-    def _decoded(self, supports: list[tuple[Tensor, Tensor, Tensor]], count: int) -> Tensor:
-        """Some rows at a time, so that their logits never leave the cache."""
-        parts = []
-        for start in range(0, count, ROWS):
-            rows = min(ROWS, count - start)
-            logits = self.logits[:, :rows] if rows == ROWS else torch.empty(2, rows, self.logits.shape[2])
-            for out, (hidden, weight, bias) in zip(logits.unbind(), supports, strict=True):
-                torch.addmm(bias, hidden[start : start + rows], weight, out=out)
-            parts.append(decode_supports(logits))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    def run(self, latent: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, ...]:
+        return _support_model(latent, action, self.table, self.layers)
 
 
-class PlainModel:
+class PlainModel(Model):
     """70-64-64 to the next state, and 64-64-(2 + A) from it to reward, value and policy."""
 
     def __init__(self, latent: int, actions: int, seed: int) -> None:
-        chance = torch.Generator().manual_seed(seed)
         sizes = [(latent, latent), (latent, latent), (latent, latent), (latent, 2 + actions)]
-        self.layers = layers(sizes, chance)
-        self.latent, self.actions = latent, actions
-        self.discounts = {count: torch.full((count,), DISCOUNT) for count in (1, 8, 64, 256)}
-        self.rows = torch.randn(actions, latent, generator=chance) / 8 + self.layers[0][1]
+        super().__init__(latent, actions, sizes, seed)
 
-    def root(self, count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        latent = torch.rand(count, self.latent, generator=torch.Generator().manual_seed(seed))
-        _, _, logits, value, _ = self(latent, torch.zeros(count, dtype=torch.int64))
-        return logits, value, latent
+    def run(self, latent: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, ...]:
+        return _plain_model(latent, action, self.table, self.layers)
+
+
+class PackageModel(Model):
+    """64-64-64 to the next state, scaled to [0, 1], and 64-64-(A + 2 · 601) to policy, value and reward."""
+
+    def __init__(self, latent: int, actions: int, atoms: int, seed: int) -> None:
+        super().__init__(latent, actions, [], seed)
+        torch.manual_seed(seed)
+        self.network = MuZeroNetwork(
+            spaces.Box(-1, 1, (4,), np.float32),
+            actions,
+            latent_size=latent,
+            hidden_sizes=[latent],
+            activation="relu",
+            image_encoder="nature",
+            support_size=atoms // 2,
+            residual_blocks=1,
+        )
+        heads = self.network.prediction[-1]
+        assert isinstance(heads, torch.nn.Linear)
+        torch.nn.init.normal_(heads.weight, 0, latent**-0.5)  # or all values would be equal
 
     def __call__(self, latent: Tensor, action: Tensor) -> Outputs:
-        first, second, third, fourth = self.layers
-        hidden = torch.addmm(self.rows.index_select(0, action), latent, first[0]).relu_()
-        following = torch.addmm(second[1], hidden, second[0]).relu_()
-        trunk = torch.addmm(third[1], following, third[0]).relu_()
-        reward, value, logits = torch.addmm(fourth[1], trunk, fourth[0]).split((1, 1, self.actions), 1)
-        return reward.view(-1), self.discounts[len(latent)], logits, value.view(-1), following
+        reward, logits, value, following = self.network.recurrent(latent, action)
+        return reward, self.discounts[len(latent)], logits, value, following
 
 
-@numba.njit(cache=True, fastmath=FAST)
-def _layer(rows, weight, bias, rectify):  # type: ignore[no-untyped-def]
-    """x W + b, row by row: along a row of W the compiler uses vector registers."""
-    out = np.empty((len(rows), len(bias)), np.float32)
-    for i in range(len(rows)):
-        line = out[i]
-        line[:] = bias
-        for k in range(rows.shape[1]):
-            x = rows[i, k]
-            if x != 0.0:
-                along = weight[k]
-                for j in range(len(line)):
-                    line[j] += x * along[j]
-        if rectify:
-            for j in range(len(line)):
-                line[j] = max(line[j], np.float32(0.0))
-    return out
+def normal(chance: np.random.Generator, shape: tuple[int, ...], scale: float) -> np.ndarray:
+    return (scale * chance.standard_normal(shape)).astype(np.float32)
 
 
 @numba.njit(cache=True)
-def _few(latent, action, table, layers, atoms):  # type: ignore[no-untyped-def]
+def _support_model(latent: Any, action: Any, table: Any, layers: Any) -> Any:
     count, width = latent.shape
-    hidden = _layer(latent, layers[0][0], np.zeros(width, np.float32), False)
-    for i in range(count):
-        for j in range(width):
-            hidden[i, j] = max(hidden[i, j] + table[action[i], j], np.float32(0.0))
-    following = _layer(hidden, layers[1][0], layers[1][1], True)
-    common = _layer(following, layers[2][0], layers[2][1], True)
-    trunk = _layer(common[:, :width].copy(), layers[3][0], layers[3][1], True)
-    heads = _layer(trunk, layers[4][0], layers[4][1], True)
-    middle = heads.shape[1] // 2
-    reward = _layer(common[:, width:].copy(), layers[5][0], layers[5][1], False)
-    value = _layer(heads[:, :middle].copy(), layers[6][0], layers[6][1], False)
-    logits = _layer(heads[:, middle:].copy(), layers[7][0], layers[7][1], False)
-    if len(atoms) == 1:
-        scalars = _expanded(common[:, width:], (layers[5][0][:, 0].copy(), layers[5][1]), value[:, 0])
-        return logits, scalars[0], scalars[1], following
-    return (
-        logits,
-        _decode_rows(reward, _tops(reward), atoms),
-        _decode_rows(value, _tops(value), atoms),
-        following,
-    )
+    following = np.empty_like(latent)
+    reward, value = np.empty(count, np.float32), np.empty(count, np.float32)
+    logits = np.empty((count, table.shape[0]), np.float32)
+    for start in range(0, count, LANES):
+        places = slice(start, min(start + LANES, count))
+        states = places.stop - start
+        state = _dynamics(latent[places], action[places], table, layers)
+        from_block(state, following[places])
+        common = _layer(state, layers[2], states)
+        heads = _layer(_layer(common[:width], layers[3], states), layers[4], states)
+        _decoded(common[width:], layers[5], reward[places])
+        _decoded(heads[:HEAD], layers[6], value[places])
+        from_block(dense(heads[HEAD:], layers[7][0], layers[7][1], states), logits[places])
+    return reward, logits, value, following
 
 
 @numba.njit(cache=True)
-def _expanded(hidden, layer, value):  # type: ignore[no-untyped-def]
-    """h⁻¹ of the reward, which is the last layer on `hidden`, and of the value."""
-    weight, bias = layer
-    out = np.empty((2, len(value)), np.float32)
-    for i in range(len(value)):
-        total = bias[0]
-        for j in range(len(weight)):
-            total += hidden[i, j] * weight[j]
-        out[0, i] = expand_scalar(np.float64(total))
-        out[1, i] = expand_scalar(np.float64(value[i]))
+def _plain_model(latent: Any, action: Any, table: Any, layers: Any) -> Any:
+    count = len(latent)
+    following = np.empty_like(latent)
+    reward, value = np.empty(count, np.float32), np.empty(count, np.float32)
+    logits = np.empty((count, table.shape[0]), np.float32)
+    for start in range(0, count, LANES):
+        places = slice(start, min(start + LANES, count))
+        states = places.stop - start
+        state = _dynamics(latent[places], action[places], table, layers)
+        from_block(state, following[places])
+        heads = dense(_layer(state, layers[2], states), layers[3][0], layers[3][1], states)
+        reward[places] = heads[0, :states]
+        value[places] = heads[1, :states]
+        from_block(heads[2:], logits[places])
+    return reward, logits, value, following
+
+
+@numba.njit(cache=True)
+def _dynamics(latent: Any, action: Any, table: Any, layers: Any) -> Any:
+    hidden = dense(to_block(latent), layers[0][0], layers[0][1], len(latent))
+    add_rows(hidden, table, action)
+    activate(hidden, RELU)
+    return _layer(hidden, layers[1], len(latent))
+
+
+@numba.njit(cache=True)
+def _layer(block: Any, layer: Any, states: int) -> Any:
+    out = dense(block, layer[0], layer[1], states)
+    activate(out, RELU)
     return out
 
 
 @numba.njit(cache=True)
-def _tops(rows):  # type: ignore[no-untyped-def]
-    tops = np.empty(len(rows), np.float32)
-    for i in range(len(rows)):
-        tops[i] = rows[i].max()
-    return tops
+def _decoded(hidden: Any, layer: Any, out: Any) -> None:
+    """The scalars that the support of a head's last layer stands for; h⁻¹ of its output if it has a single one."""
+    output = dense(hidden, layer[0], layer[1], len(out))
+    if len(output) > 1:
+        decode_block(output, out)
+        return
+    for i in range(len(out)):
+        out[i] = expand_scalar(np.float64(output[0, i]))

@@ -264,11 +264,12 @@ def test_planning_without_torch_is_planning_with_torch(activation: str) -> None:
     for model in (network, copy.deepcopy(network)):
         Adam([model]).parameters.mul_(1.1)
         with torch.no_grad():
-            latent, action = model.represent(torch.randn(5, 3)), torch.tensor([0, 1, 2, 3, 0])
-            fast = model.recurrent(latent, action)
+            states = [(model.represent(torch.randn(n, 3)), torch.randint(0, 4, (n,))) for n in (1, 5, 16, 37)]
+            fast = [model.recurrent(*each) for each in states]
             model.small = None
-            for one, other in zip(fast, model.recurrent(latent, action), strict=True):
-                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+            for each, found in zip(states, fast, strict=True):
+                for one, other in zip(found, model.recurrent(*each), strict=True):
+                    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_frames_of_a_game_are_learned_from(tmp_path: Any) -> None:

@@ -42,6 +42,7 @@ def searcher(settings: dict[str, Any], batch: int) -> Callable[[], Any]:
         num_simulations=settings["simulations"],
         max_num_considered_actions=16,
         discount_factor=0.997,
+        env_type="not_board_games",
         device="cpu",
         model=dict(support_scale=max(1, atoms // 2), categorical_distribution=atoms > 1),
     )

@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from rl_training.algorithms.muzero import decode, scale_latent
 from rl_training.networks.encoders import ACTIVATIONS, ResidualBlock, is_image, make_encoder, orthogonal
 from rl_training.networks.planning import SmallModel
-from rl_training.networks.supports import decode_supports
 
 
 class Predictions(NamedTuple):
@@ -97,15 +96,11 @@ class MuZeroNetwork(nn.Module):
 
     def recurrent(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """States and actions → rewards [N], policy logits [N, A], values [N], the next states, without gradients."""
-        if self.small is not None and self.small.fits(len(latent)):
+        if self.small is not None and self.small.fits:
             return self.small.recurrent(latent, action)
         latent = self.transition(latent, action)
-        output = self.prediction(latent)
-        # Both supports side by side, decoded at once.
-        supports = output[:, self.num_actions :].view(len(output), 2, -1).detach()
-        on_cpu = supports.device.type == "cpu" and supports.dtype == torch.float32
-        value, reward = (decode_supports(supports) if on_cpu else decode(supports, self.atoms)).unbind(-1)
-        return reward, output[:, : self.num_actions], value, latent
+        policy, value, reward = self.predict(latent)
+        return decode(reward, self.atoms), policy, decode(value, self.atoms), latent
 
 
 class VectorDynamics(nn.Module):

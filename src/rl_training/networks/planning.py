@@ -1,13 +1,13 @@
 """Planning with small networks, without torch.
 
 A simulation is one call of the model on as many states as there are roots. For a few roots and layers of some dozen
-units, torch's cost per operation is many times that of the arithmetic: here a call is one compiled function. The
-weights are the torch parameters themselves, seen as arrays; nothing is copied and nothing can be out of date.
+units, torch's cost per operation is many times that of the arithmetic: here a call is one compiled function, which
+takes the states in blocks. The weights are the torch parameters themselves, seen as arrays; nothing is copied and
+nothing can be out of date.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -15,14 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.muzero import EPSILON
-from rl_training.networks.acting import ACTIVATIONS, FAST, _dense, _forward, _view
+from rl_training.networks.acting import ACTIVATIONS, FAST, _view
+from rl_training.networks.blocks import (
+    LANES,
+    activate,
+    add_rows,
+    decode_block,
+    dense,
+    from_block,
+    to_block,
+)
 
 if TYPE_CHECKING:
     from rl_training.networks.muzero import VectorDynamics
 
-# Above this many multiplications per call torch's matrix products win.
-MOST_MULTIPLICATIONS = 3_000_000
+# More do not stay in a core's cache from one block to the next: torch, which takes all states at once, wins.
+MOST_WEIGHTS = 1_000_000
 
 
 class SmallModel:
@@ -38,18 +46,17 @@ class SmallModel:
         kinds = {type(layer) for layer in dynamics.modules()} & set(ACTIVATIONS)
         return cls(dynamics, prediction, ACTIVATIONS[kinds.pop()]) if kinds else None
 
-    def fits(self, count: int) -> bool:
-        """Whether a batch of this many states is small enough to be faster here."""
-        on_cpu = self.parameter.device.type == "cpu"
-        return on_cpu and count * self.multiplications <= MOST_MULTIPLICATIONS
+    @property
+    def fits(self) -> bool:
+        """Whether the network is small enough to be faster here."""
+        return self.parameter.device.type == "cpu" and self.count <= MOST_WEIGHTS
 
     def _look_again(self) -> None:
         self.parameter = self.dynamics.action.weight
         self.seen_at = self.parameter.data_ptr()
         self.first, self.table = _layer(self.dynamics.state), _view(self.parameter)
         self.rest, self.heads = _layers(self.dynamics.rest), _layers(self.prediction)
-        weights = (self.first[0], *self.rest[0], *self.heads[0])
-        self.multiplications = sum(weight.size for weight in weights)
+        self.count = sum(weight.size for weight in (self.first[0], *self.rest[0], *self.heads[0]))
 
     def recurrent(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """States [N, L] and actions [N] → rewards [N], policy logits [N, A], values [N], the next states."""
@@ -78,49 +85,50 @@ def _layers(module: nn.Module) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray
     return tuple(weight for weight, _ in dense), tuple(bias for _, bias in dense)
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@numba.njit(cache=True, nogil=True)
 def _recurrent(latent, action, first, table, rest, heads, activation, num_actions):  # type: ignore[no-untyped-def]
     count = len(latent)
-    hidden = _dense(latent, first[0], first[1], 0)
-    for i in range(count):
-        row = table[action[i]]
-        for j in range(hidden.shape[1]):
-            total = hidden[i, j] + row[j]
-            hidden[i, j] = np.float32(math.tanh(total)) if activation == 1 else max(total, np.float32(0.0))
-    following = _forward(hidden, rest, activation)
-    for i in range(count):
-        low, high = np.float32(np.inf), np.float32(-np.inf)
-        for j in range(following.shape[1]):
-            following[i, j] += latent[i, j]
-            low, high = min(low, following[i, j]), max(high, following[i, j])
-        scale = np.float32(1.0) / (high - low + np.float32(1e-5))
-        for j in range(following.shape[1]):
-            following[i, j] = (following[i, j] - low) * scale
-    output = _forward(following, heads, activation)
-    atoms = (output.shape[1] - num_actions) // 2
+    following = np.empty_like(latent)
+    reward, value = np.empty(count, np.float32), np.empty(count, np.float32)
     logits = np.empty((count, num_actions), np.float32)
-    value, reward = np.empty(count, np.float32), np.empty(count, np.float32)
-    for i in range(count):
-        for j in range(num_actions):
-            logits[i, j] = output[i, j]
-        value[i] = _decode(output[i, num_actions : num_actions + atoms])
-        reward[i] = _decode(output[i, num_actions + atoms :])
+    for start in range(0, count, LANES):
+        places = slice(start, min(start + LANES, count))
+        block = to_block(latent[places])
+        states = places.stop - start
+        hidden = dense(block, first[0], first[1], states)
+        add_rows(hidden, table, action[places])
+        activate(hidden, activation)
+        change = _forward(hidden, rest, activation, states)
+        _follow(block, change, following[places])
+        output = _forward(block, heads, activation, states)
+        atoms = (len(output) - num_actions) // 2
+        from_block(output[:num_actions], logits[places])
+        decode_block(output[num_actions : num_actions + atoms], value[places])
+        decode_block(output[num_actions + atoms :], reward[places])
     return reward, logits, value, following
 
 
-@numba.njit(cache=True, fastmath=FAST)
-def _decode(logits):  # type: ignore[no-untyped-def]
-    """As `algorithms.muzero.decode`, of one row."""
-    size = len(logits) // 2
-    top = logits[0]
-    for j in range(1, len(logits)):
-        top = max(top, logits[j])
-    total, mean = np.float32(0.0), np.float32(0.0)
-    for j in range(len(logits)):
-        share = np.float32(math.exp(logits[j] - top))
-        total += share
-        mean += share * np.float32(j - size)
-    y = np.float64(mean / total)
-    c = abs(y) + (1 + EPSILON)
-    q = 2 * c / (math.sqrt(1 + 4 * EPSILON * c) + 1)
-    return math.copysign(q * q - 1, y)
+@numba.njit(cache=True, nogil=True)
+def _forward(block, layers, activation, states):  # type: ignore[no-untyped-def]
+    weights, biases = layers
+    for i in range(len(weights) - 1):
+        block = dense(block, weights[i], biases[i], states)
+        activate(block, activation)
+    return dense(block, weights[-1], biases[-1], states)
+
+
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def _follow(block, change, states):  # type: ignore[no-untyped-def]
+    """Add the change to the states of a block and scale each to [0, 1]; they come as rows of `states` too."""
+    for i in range(len(states)):
+        row = states[i]
+        low, high = np.float32(np.inf), np.float32(-np.inf)
+        for j in range(len(row)):
+            row[j] = block[j, i] + change[j, i]
+        for j in range(len(row)):
+            low, high = min(low, row[j]), max(high, row[j])
+        scale = np.float32(1.0) / (high - low + np.float32(1e-5))
+        for j in range(len(row)):
+            row[j] = (row[j] - low) * scale
+        for j in range(len(row)):
+            block[j, i] = row[j]

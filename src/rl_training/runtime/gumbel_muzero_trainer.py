@@ -22,6 +22,7 @@ class GumbelMuZeroConfig(MuZeroConfig):
     temperature: float = field(1.0, "Loudness of the root's Gumbel noise; 0: the best action found.")
     root_exploration_fraction: float = field(0.0, "Share of Dirichlet noise in the root's prior.")
     max_considered_actions: int = field(16, "Actions that a root's simulations are shared among.", ge=1)
+    c_visit: float = field(50.0, "How far values move the improved policy before anything was visited.", ge=0)
     c_scale: float = field(0.1, "How far values move the improved policy from the prior.", ge=0)
 
 
@@ -33,7 +34,7 @@ class GumbelMuZeroTrainer(MuZeroTrainer):
 
     @classmethod
     def agent_settings(cls, config: Any) -> dict[str, Any]:
-        own = {name: getattr(config, name) for name in ("max_considered_actions", "c_scale")}
+        own = {name: getattr(config, name) for name in ("max_considered_actions", "c_visit", "c_scale")}
         return super().agent_settings(config) | own
 
     def policy_loss(self, logits: Tensor, target: Tensor) -> Tensor:

@@ -126,11 +126,13 @@ class SearchPolicy(FeedForwardPolicy):
 class GumbelSearchPolicy(SearchPolicy):
     """Gumbel MuZero's: the root's noise decides what is considered, and the temperature how loud it is."""
 
-    transient = ("max_considered_actions", "c_scale")
+    transient = ("max_considered_actions", "c_visit", "c_scale")
 
-    def __init__(self, *spaces: Any, max_considered_actions: int, c_scale: float, **settings: Any) -> None:
+    def __init__(
+        self, *spaces: Any, max_considered_actions: int, c_visit: float, c_scale: float, **settings: Any
+    ) -> None:
         super().__init__(*spaces, **settings)
-        self.max_considered_actions, self.c_scale = max_considered_actions, c_scale
+        self.max_considered_actions, self.c_visit, self.c_scale = max_considered_actions, c_visit, c_scale
 
     def search(
         self,
@@ -155,6 +157,7 @@ class GumbelSearchPolicy(SearchPolicy):
             num_simulations=num_simulations,
             gumbel=gumbel,
             max_considered_actions=self.max_considered_actions,
+            c_visit=self.c_visit,
             c_scale=self.c_scale,
             invalid_actions=invalid,
         )

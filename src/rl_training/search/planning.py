@@ -33,6 +33,9 @@ Recurrent: TypeAlias = Callable[
 ]
 
 
+OUTPUTS = ("reward", "discount", "prior_logits", "value")
+
+
 class Root(NamedTuple):
     """What the network says of the B states to plan from."""
 
@@ -187,26 +190,25 @@ class _Trees:
         # A row per simulation, so that a model may keep what it is given.
         ends = torch.empty(2, self.num_simulations, roots, dtype=torch.int64)
         places, taken = ends.numpy()
-        shapes = {
-            "reward": (roots,),
-            "discount": (roots,),
-            "prior_logits": (roots, actions),
-            "value": (roots,),
-        }
-        found = [np.zeros(shape, np.float32) for shape in shapes.values()]
-        state = self.nodes, self.edges, self.seen
+        shapes = [torch.Size(shape) for shape in ((roots,), (roots,), (roots, actions), (roots,))]
+        found = [np.zeros(shape, np.float32) for shape in shapes]
+        state, on_cpu = (self.nodes, self.edges, self.seen), self.device.type == "cpu"
         advance(*state, 0, *found, places, taken, self.max_depth, *more)
         for made, (place, action) in enumerate(zip(*ends.unbind(), strict=True), start=1):
-            place, action = place.to(self.device), action.to(self.device)
-            *outputs, latent = recurrent(self.latents.read(place), action)
-            found = [
-                _received(name, output, shape)
-                for (name, shape), output in zip(shapes.items(), outputs, strict=True)
-            ]
+            if not on_cpu:
+                place, action = place.to(self.device), action.to(self.device)
+            answer = recurrent(self.latents.read(place), action)
+            if not isinstance(answer, tuple) or len(answer) != 5:
+                what = f"{len(answer)} things" if isinstance(answer, tuple) else type(answer).__name__
+                raise ValueError(
+                    f"recurrent must return the tuple ({', '.join(OUTPUTS)}, latent), not {what}"
+                )
+            *outputs, latent = answer
+            found = [_received(*each) for each in zip(OUTPUTS, outputs, shapes, strict=True)]
             self.latents.write(made, latent)
             if not advance(*state, made, *found, places, taken, self.max_depth, *more):
                 wrong = next(
-                    name for name, array in zip(shapes, found, strict=True) if not np.isfinite(array).all()
+                    n for n, array in zip(OUTPUTS, found, strict=True) if not np.isfinite(array).all()
                 )
                 raise ValueError(f"recurrent's {wrong} is not finite in simulation {made}")
 
@@ -251,18 +253,27 @@ class _Latents:
                 raise ValueError(
                     f"recurrent's {name} must have the shape of the root's, {list(expected)}, not {list(part.shape)}"
                 )
-            if node < len(self.rows[name]):
-                self.rows[name][node].copy_(part)
+            rows = self.rows[name]
+            if node < len(rows):
+                rows[node].copy_(part)
 
 
 def _parts(latent: Latent) -> dict[str, torch.Tensor]:
-    return latent if isinstance(latent, dict) else {"latent": latent}
+    parts = latent if isinstance(latent, dict) else {"latent": latent}
+    for name, part in parts.items():
+        if not isinstance(part, torch.Tensor):
+            raise ValueError(f"{name} must be a tensor, not {type(part).__name__}")
+    return parts
 
 
-def _received(name: str, output: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+def _received(name: str, output: Any, shape: torch.Size) -> np.ndarray:
+    if not isinstance(output, torch.Tensor):
+        raise ValueError(f"recurrent's {name} must be a tensor, not {type(output).__name__}")
     if output.shape != shape:
         raise ValueError(f"recurrent's {name} must have the shape {list(shape)}, not {list(output.shape)}")
-    return np.ascontiguousarray(output.numpy(force=True), np.float32)
+    array = output.numpy(force=True)
+    as_it_is = output.dtype is torch.float32 and output.is_contiguous()
+    return array if as_it_is else np.ascontiguousarray(array, np.float32)
 
 
 def _checked(name: str, array: Array, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,0 +1,291 @@
+"""Dense layers and supports for a block of states at a time, inside compiled functions.
+
+A block is an array [features, LANES]: each row has one feature of LANES states side by side, as vector registers have
+them. So a layer is a product W X that needs no sum across a register, W is read as torch stores it, and a softmax over
+atoms goes down the rows. What the compiler would not find in loops is written for vectors here: a layer takes about
+half of the time of torch's for some dozen states, and a softmax over 601 atoms little more than half of the layer
+that makes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from rl_training.algorithms.muzero import EPSILON
+from rl_training.networks.acting import FAST, fast_tanh
+from rl_training.networks.supports import C1, C2, C3, C4, C5, C6, LEAST, LOG2_E, ONE_BITS, ROUND
+
+LANES = 16
+ROWS = 64  # of a support that are summed up at once
+FEW = 8  # with no more states than this in a block, half of its lanes are left out
+NUMBER, INDEX, BITS = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """The numbers of all lanes in a function that is being compiled; what is done to them is done to each."""
+
+    builder: Any
+    value: Any
+
+    def __add__(self, other: _Lanes | np.float32 | float) -> _Lanes:
+        return self._with(self.builder.fadd(self.value, self._value(other), flags=("contract",)))
+
+    def __sub__(self, other: _Lanes | np.float32 | float) -> _Lanes:
+        return self._with(self.builder.fsub(self.value, self._value(other), flags=("contract",)))
+
+    def __mul__(self, other: _Lanes | np.float32 | float) -> _Lanes:
+        return self._with(self.builder.fmul(self.value, self._value(other), flags=("contract",)))
+
+    def at_least(self, other: _Lanes | np.float32 | float) -> _Lanes:
+        """The larger of both; what is no number stays none."""
+        low = self._value(other)
+        return self._with(
+            self.builder.select(self.builder.fcmp_ordered("<", self.value, low), low, self.value)
+        )
+
+    def exp2(self) -> _Lanes:
+        """2ˣ, as `supports.exponentials` has it."""
+        x = self.at_least(LEAST)
+        rounded = x + ROUND
+        f = x - (rounded - ROUND)
+        power = f * C6
+        for factor in (C5, C4, C3, C2, C1):
+            power = (power + factor) * f
+        count = self.value.type.count
+        bits = ir.VectorType(BITS, count)
+        shifted = self.builder.shl(self.builder.bitcast(rounded.value, bits), ir.Constant(bits, [23] * count))
+        whole = self.builder.add(shifted, ir.Constant(bits, [ONE_BITS] * count))
+        return (power + 1.0) * self._with(self.builder.bitcast(whole, self.value.type))
+
+    def _with(self, value: Any) -> _Lanes:
+        return _Lanes(self.builder, value)
+
+    def _value(self, other: _Lanes | np.float32 | float) -> Any:
+        if isinstance(other, _Lanes):
+            return other.value
+        return ir.Constant(self.value.type, [float(other)] * self.value.type.count)
+
+
+class _Writer:
+    """Loads and stores of the first `lanes` lanes, in a function that is being compiled."""
+
+    def __init__(self, builder: Any, lanes: int) -> None:
+        self.builder, self.lanes, self.vector = builder, lanes, ir.VectorType(NUMBER, lanes)
+
+    def row(self, block: Any, index: Any) -> Any:
+        start = self.builder.gep(block.data, [self.builder.mul(index, INDEX(LANES))])
+        return self.builder.bitcast(start, self.vector.as_pointer())
+
+    def load(self, block: Any, index: Any) -> _Lanes:
+        return _Lanes(self.builder, self.builder.load(self.row(block, index), align=4))
+
+    def store(self, lanes: _Lanes, block: Any, index: Any) -> None:
+        self.builder.store(lanes.value, self.row(block, index), align=4)
+
+    def spread(self, number: Any) -> _Lanes:
+        """One number in all lanes."""
+        nothing, places = ir.Constant(self.vector, ir.Undefined), ir.VectorType(BITS, self.lanes)
+        first = self.builder.insert_element(nothing, number, BITS(0))
+        same = self.builder.shuffle_vector(first, nothing, ir.Constant(places, [0] * self.lanes))
+        return _Lanes(self.builder, same)
+
+    def variable(self, start: _Lanes) -> Any:
+        place = cgutils.alloca_once(self.builder, self.vector)
+        self.set(place, start)
+        return place
+
+    def get(self, place: Any) -> _Lanes:
+        return _Lanes(self.builder, self.builder.load(place))
+
+    def set(self, place: Any, lanes: _Lanes) -> None:
+        self.builder.store(lanes.value, place)
+
+
+def _compiled(write: Callable[..., None], lanes: int, arrays: int) -> Any:
+    """What `write` writes, as numba wants it: a function of some arrays and then, maybe, an index."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        views = [
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args[:arrays], arguments[:arrays], strict=True)
+        ]
+        write(_Writer(builder, lanes), *views, *arguments[arrays:])
+        return context.get_dummy_value()
+
+    return emit
+
+
+def _tile(rows: int, lanes: int) -> Any:
+    """Some rows of W X + b, all sums in registers."""
+
+    def write(writer: _Writer, weight: Any, bias: Any, block: Any, out: Any, first: Any) -> None:
+        builder = writer.builder
+        count = cgutils.unpack_tuple(builder, weight.shape)[1]
+        numbers = [builder.add(first, INDEX(r)) for r in range(rows)]
+        begins = [builder.mul(number, count) for number in numbers]
+        sums = [
+            writer.variable(writer.spread(builder.load(builder.gep(bias.data, [number]))))
+            for number in numbers
+        ]
+        with cgutils.for_range(builder, count) as loop:
+            x = writer.load(block, loop.index)
+            for begin, total in zip(begins, sums, strict=True):
+                w = builder.load(builder.gep(weight.data, [builder.add(begin, loop.index)]))
+                writer.set(total, writer.get(total) + writer.spread(w) * x)
+        for number, total in zip(numbers, sums, strict=True):
+            writer.store(writer.get(total), out, number)
+
+    @intrinsic
+    def tile(typing: Any, weight: Any, bias: Any, block: Any, out: Any, first: Any) -> Any:
+        return types.void(weight, bias, block, out, types.int64), _compiled(write, lanes, 4)
+
+    return tile
+
+
+# As many sums at once as hide the time that an addition takes.
+_four_rows, _row = _tile(4, LANES), _tile(1, LANES)
+_eight_half_rows, _half_row = _tile(8, FEW), _tile(1, FEW)
+
+
+@numba.njit(cache=True, nogil=True)
+def dense(block, weight, bias, states):  # type: ignore[no-untyped-def]
+    """W X + b: block [n, LANES] of so many states, weight [m, n], bias [m] → [m, LANES]; all contiguous, float32."""
+    out = np.empty((len(weight), LANES), np.float32)
+    done = 0
+    if states > FEW:
+        for j in range(0, len(weight) - 3, 4):
+            _four_rows(weight, bias, block, out, j)
+            done = j + 4
+        for j in range(done, len(weight)):
+            _row(weight, bias, block, out, j)
+    else:
+        for j in range(0, len(weight) - 7, 8):
+            _eight_half_rows(weight, bias, block, out, j)
+            done = j + 8
+        for j in range(done, len(weight)):
+            _half_row(weight, bias, block, out, j)
+    return out
+
+
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def activate(block, activation):  # type: ignore[no-untyped-def]
+    """f(X) in place, f being one of `acting.ACTIVATIONS`."""
+    numbers = block.reshape(-1)
+    if activation == 1:
+        for i in range(len(numbers)):
+            numbers[i] = fast_tanh(numbers[i])
+    elif activation == 2:
+        for i in range(len(numbers)):
+            # Not max(): what is no number stays none, and this the compiler does for eight at once.
+            numbers[i] = np.float32(0.0) if numbers[i] < 0 else numbers[i]
+
+
+@numba.njit(cache=True, nogil=True)
+def to_block(rows):  # type: ignore[no-untyped-def]
+    """States [n, features], n ≤ LANES, as a block; lanes without a state are 0."""
+    block = np.empty((rows.shape[1], LANES), np.float32)
+    for j in range(rows.shape[1]):
+        for i in range(len(rows)):
+            block[j, i] = rows[i, j]
+        for i in range(len(rows), LANES):
+            block[j, i] = 0.0
+    return block
+
+
+@numba.njit(cache=True, nogil=True)
+def from_block(block, rows):  # type: ignore[no-untyped-def]
+    """The states of a block as rows [n, features]."""
+    for i in range(len(rows)):
+        for j in range(rows.shape[1]):
+            rows[i, j] = block[j, i]
+
+
+@numba.njit(cache=True, nogil=True)
+def add_rows(block, table, index):  # type: ignore[no-untyped-def]
+    """Add to each state of a block the row of a table that its index names."""
+    for i in range(len(index)):
+        row = table[index[i]]
+        for j in range(len(row)):
+            block[j, i] += row[j]
+
+
+def _highest(lanes: int) -> Any:
+    """The largest of each column of a block."""
+
+    def write(writer: _Writer, block: Any, out: Any) -> None:
+        top = writer.variable(writer.load(block, INDEX(0)))
+        with cgutils.for_range(writer.builder, cgutils.unpack_tuple(writer.builder, block.shape)[0]) as loop:
+            writer.set(top, writer.load(block, loop.index).at_least(writer.get(top)))
+        writer.store(writer.get(top), out, INDEX(0))
+
+    @intrinsic
+    def highest(typing: Any, block: Any, out: Any) -> Any:
+        return types.void(block, out), _compiled(write, lanes, 2)
+
+    return highest
+
+
+def _exponentials(lanes: int) -> Any:
+    """Σ eˣ and Σ i eˣ over the rows i of logits [n, LANES], x being the logits less `tops` [1, LANES]."""
+
+    def write(writer: _Writer, logits: Any, tops: Any, out: Any) -> None:
+        builder = writer.builder
+        top, zero = writer.load(tops, INDEX(0)), writer.spread(NUMBER(0.0))
+        total, weighted = writer.variable(zero), writer.variable(zero)
+        with cgutils.for_range(builder, cgutils.unpack_tuple(builder, logits.shape)[0]) as loop:
+            share = ((writer.load(logits, loop.index) - top) * LOG2_E).exp2()
+            row = writer.spread(builder.sitofp(loop.index, NUMBER))
+            writer.set(total, writer.get(total) + share)
+            writer.set(weighted, writer.get(weighted) + share * row)
+        writer.store(writer.get(total), out, INDEX(0))
+        writer.store(writer.get(weighted), out, INDEX(1))
+
+    @intrinsic
+    def exponentials(typing: Any, logits: Any, tops: Any, out: Any) -> Any:
+        return types.void(logits, tops, out), _compiled(write, lanes, 3)
+
+    return exponentials
+
+
+_top, _half_top = _highest(LANES), _highest(FEW)
+_sums, _half_sums = _exponentials(LANES), _exponentials(FEW)
+
+
+@numba.njit(cache=True, nogil=True)
+def decode_block(logits, out):  # type: ignore[no-untyped-def]
+    """As `algorithms.muzero.decode`: logits [2S + 1, LANES] → the scalars of the first states, as many as `out` has."""
+    tops, part = np.empty((1, LANES), np.float32), np.empty((2, LANES), np.float32)
+    total, weighted = np.zeros(LANES), np.zeros(LANES)
+    if len(out) > FEW:
+        _top(logits, tops)
+    else:
+        _half_top(logits, tops)
+    # A few rows in float32 and these sums in float64: rounding does not add up over hundreds of atoms.
+    for start in range(0, len(logits), ROWS):
+        if len(out) > FEW:
+            _sums(logits[start : start + ROWS], tops, part)
+        else:
+            _half_sums(logits[start : start + ROWS], tops, part)
+        for i in range(len(out)):
+            total[i] += part[0, i]
+            weighted[i] += part[1, i] + (start - len(logits) // 2) * np.float64(part[0, i])
+    for i in range(len(out)):
+        out[i] = expand_scalar(weighted[i] / total[i])
+
+
+@numba.njit(cache=True, nogil=True)
+def expand_scalar(y):  # type: ignore[no-untyped-def]
+    """As `algorithms.muzero.expand`, of one number: h⁻¹."""
+    c = abs(y) + (1 + EPSILON)
+    q = 2 * c / (math.sqrt(1 + 4 * EPSILON * c) + 1)
+    return math.copysign(q * q - 1, y)
