@@ -355,14 +355,15 @@ ALL: list[Row] = [
     SearchSpeed(
         name="search",
         title="Tree search with random models: 50 simulations, 6 actions, states of 64 numbers, noise at the root. "
-        "Against LightZero's C++ trees with the layers of its vector model, its heads plain numbers or 601 atoms; "
-        "against mctx, jitted, with two-layer nets.",
+        "Against LightZero's C++ trees with the layers of its vector model, its heads plain numbers or 601 atoms, and "
+        "with the network that `muzero` trains on our side; against mctx, jitted, with two-layer nets.",
         cases=[
             *(
                 Search("lightzero", search, "supports", {1: 5, 8: 5, 64: 5, 256: 4}, atoms)
                 for atoms in (1, 601)
                 for search in ("muzero", "gumbel")
             ),
+            Search("lightzero", "muzero", "package", {1: 5, 8: 5, 64: 5, 256: 4}, 601),
             *(Search("mctx", search, "plain", {64: 1, 256: 1}) for search in ("muzero", "gumbel")),
         ],
     ),

@@ -22,14 +22,16 @@ class Case:
 
     peer: str
     search: str  # muzero or gumbel
-    model: str  # supports: LightZero's layers; plain: those of mctx's side
+    model: str  # of our side. supports: LightZero's layers; plain: those of mctx's side; package: our own network
     required: Mapping[int, float]
     atoms: int = 1  # of the categorical reward and value; 1 for plain numbers
 
     @property
     def name(self) -> str:
         heads = f", {self.atoms} atoms" if self.atoms > 1 else ""
-        return f"{self.search} against {self.peer}{heads}"
+        return f"{self.search} against {self.peer}{heads}" + (
+            ", our network" if self.model == "package" else ""
+        )
 
 
 @dataclass(frozen=True)

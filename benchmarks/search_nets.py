@@ -102,7 +102,7 @@ class PlainModel(Model):
 
 
 class PackageModel(Model):
-    """64-64-64 to the next state, scaled to [0, 1], and 64-64-(A + 2 · 601) to policy, value and reward."""
+    """64-64-32-64 to the next state, scaled to [0, 1], and 64-64-32-(A + 2 · 601) to policy, value and reward."""
 
     def __init__(self, latent: int, actions: int, atoms: int, seed: int) -> None:
         super().__init__(latent, actions, [], seed)
@@ -111,7 +111,7 @@ class PackageModel(Model):
             spaces.Box(-1, 1, (4,), np.float32),
             actions,
             latent_size=latent,
-            hidden_sizes=[latent],
+            hidden_sizes=[latent, HEAD],
             activation="relu",
             image_encoder="nature",
             support_size=atoms // 2,
@@ -119,7 +119,7 @@ class PackageModel(Model):
         )
         heads = self.network.prediction[-1]
         assert isinstance(heads, torch.nn.Linear)
-        torch.nn.init.normal_(heads.weight, 0, latent**-0.5)  # or all values would be equal
+        torch.nn.init.normal_(heads.weight, 0, HEAD**-0.5)  # or all values would be equal
 
     def __call__(self, latent: Tensor, action: Tensor) -> Outputs:
         reward, logits, value, following = self.network.recurrent(latent, action)
