@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rl_training.networks.blocks import (
     LANES,
+    RELU,
     activate,
     add_rows,
     decode_block,
@@ -31,7 +32,6 @@ from rl_training.networks.muzero import MuZeroNetwork
 
 HEAD = 32  # hidden units of each of LightZero's heads
 DISCOUNT = 0.997
-RELU = 2  # of `activate`
 
 Layer = tuple[np.ndarray, np.ndarray]
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -145,7 +145,7 @@ def _support_model(latent: Any, action: Any, table: Any, layers: Any) -> Any:
         heads = _layer(_layer(common[:width], layers[3], states), layers[4], states)
         _decoded(common[width:], layers[5], reward[places])
         _decoded(heads[:HEAD], layers[6], value[places])
-        from_block(dense(heads[HEAD:], layers[7][0], layers[7][1], states), logits[places])
+        from_block(dense(heads[HEAD:], layers[7][0], layers[7][1], states, 0), logits[places])
     return reward, logits, value, following
 
 
@@ -160,7 +160,7 @@ def _plain_model(latent: Any, action: Any, table: Any, layers: Any) -> Any:
         states = places.stop - start
         state = _dynamics(latent[places], action[places], table, layers)
         from_block(state, following[places])
-        heads = dense(_layer(state, layers[2], states), layers[3][0], layers[3][1], states)
+        heads = dense(_layer(state, layers[2], states), layers[3][0], layers[3][1], states, 0)
         reward[places] = heads[0, :states]
         value[places] = heads[1, :states]
         from_block(heads[2:], logits[places])
@@ -169,7 +169,7 @@ def _plain_model(latent: Any, action: Any, table: Any, layers: Any) -> Any:
 
 @numba.njit(cache=True)
 def _dynamics(latent: Any, action: Any, table: Any, layers: Any) -> Any:
-    hidden = dense(to_block(latent), layers[0][0], layers[0][1], len(latent))
+    hidden = dense(to_block(latent), layers[0][0], layers[0][1], len(latent), 0)
     add_rows(hidden, table, action)
     activate(hidden, RELU)
     return _layer(hidden, layers[1], len(latent))
@@ -177,15 +177,13 @@ def _dynamics(latent: Any, action: Any, table: Any, layers: Any) -> Any:
 
 @numba.njit(cache=True)
 def _layer(block: Any, layer: Any, states: int) -> Any:
-    out = dense(block, layer[0], layer[1], states)
-    activate(out, RELU)
-    return out
+    return dense(block, layer[0], layer[1], states, RELU)
 
 
 @numba.njit(cache=True)
 def _decoded(hidden: Any, layer: Any, out: Any) -> None:
     """The scalars that the support of a head's last layer stands for; h⁻¹ of its output if it has a single one."""
-    output = dense(hidden, layer[0], layer[1], len(out))
+    output = dense(hidden, layer[0], layer[1], len(out), 0)
     if len(output) > 1:
         decode_block(output, out)
         return

@@ -13,7 +13,7 @@ from rl_training.networks.blocks import LANES, activate, add_rows, decode_block,
 
 @numba.njit
 def run(states, weight, bias, table, index, activation):  # type: ignore[no-untyped-def]
-    block = dense(to_block(states), weight, bias, len(states))
+    block = dense(to_block(states), weight, bias, len(states), 0)
     add_rows(block, table, index)
     activate(block, activation)
     rows = np.empty((len(states), len(weight)), np.float32)
@@ -38,6 +38,9 @@ def test_a_layer_is_torchs_layer(count: int) -> None:
             torch.testing.assert_close(
                 torch.from_numpy(run(*arrays, activation)), expected, rtol=1e-5, atol=1e-5
             )
+            block = dense(to_block(arrays[0]), arrays[1], arrays[2], count, activation)
+            expected = function(states @ weight.T + bias).T
+            torch.testing.assert_close(torch.from_numpy(block[:, :count]), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_no_number_stays_in_its_state_and_stays_none() -> None:

@@ -26,6 +26,7 @@ from rl_training.networks.supports import C1, C2, C3, C4, C5, C6, LEAST, LOG2_E,
 
 LANES = 16
 ROWS = 64  # of a support that are summed up at once
+TANH, RELU = 1, 2  # as in `acting.ACTIVATIONS`
 FEW = 8  # with no more states than this in a block, half of its lanes are left out
 NUMBER, INDEX, BITS = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 
@@ -126,9 +127,9 @@ def _compiled(write: Callable[..., None], lanes: int, arrays: int) -> Any:
 
 
 def _tile(rows: int, lanes: int) -> Any:
-    """Some rows of W X + b, all sums in registers."""
+    """Some rows of max(W X + b, floor), all sums in registers."""
 
-    def write(writer: _Writer, weight: Any, bias: Any, block: Any, out: Any, first: Any) -> None:
+    def write(writer: _Writer, weight: Any, bias: Any, block: Any, out: Any, first: Any, floor: Any) -> None:
         builder = writer.builder
         count = cgutils.unpack_tuple(builder, weight.shape)[1]
         numbers = [builder.add(first, INDEX(r)) for r in range(rows)]
@@ -143,11 +144,11 @@ def _tile(rows: int, lanes: int) -> Any:
                 w = builder.load(builder.gep(weight.data, [builder.add(begin, loop.index)]))
                 writer.set(total, writer.get(total) + writer.spread(w) * x)
         for number, total in zip(numbers, sums, strict=True):
-            writer.store(writer.get(total), out, number)
+            writer.store(writer.get(total).at_least(writer.spread(floor)), out, number)
 
     @intrinsic
-    def tile(typing: Any, weight: Any, bias: Any, block: Any, out: Any, first: Any) -> Any:
-        return types.void(weight, bias, block, out, types.int64), _compiled(write, lanes, 4)
+    def tile(typing: Any, weight: Any, bias: Any, block: Any, out: Any, first: Any, floor: Any) -> Any:
+        return types.void(weight, bias, block, out, types.int64, types.float32), _compiled(write, lanes, 4)
 
     return tile
 
@@ -157,37 +158,43 @@ _four_rows, _row = _tile(4, LANES), _tile(1, LANES)
 _eight_half_rows, _half_row = _tile(8, FEW), _tile(1, FEW)
 
 
-@numba.njit(cache=True, nogil=True)
-def dense(block, weight, bias, states):  # type: ignore[no-untyped-def]
-    """W X + b: block [n, LANES] of so many states, weight [m, n], bias [m] → [m, LANES]; all contiguous, float32."""
-    out = np.empty((len(weight), LANES), np.float32)
-    done = 0
-    if states > FEW:
-        for j in range(0, len(weight) - 3, 4):
-            _four_rows(weight, bias, block, out, j)
-            done = j + 4
-        for j in range(done, len(weight)):
-            _row(weight, bias, block, out, j)
-    else:
-        for j in range(0, len(weight) - 7, 8):
-            _eight_half_rows(weight, bias, block, out, j)
-            done = j + 8
-        for j in range(done, len(weight)):
-            _half_row(weight, bias, block, out, j)
-    return out
-
-
 @numba.njit(cache=True, nogil=True, fastmath=FAST)
 def activate(block, activation):  # type: ignore[no-untyped-def]
     """f(X) in place, f being one of `acting.ACTIVATIONS`."""
-    numbers = block.reshape(-1)
-    if activation == 1:
+    zero, numbers = np.float32(0.0), block.reshape(-1)
+    if activation == TANH:
         for i in range(len(numbers)):
             numbers[i] = fast_tanh(numbers[i])
-    elif activation == 2:
+    elif activation == RELU:
         for i in range(len(numbers)):
-            # Not max(): what is no number stays none, and this the compiler does for eight at once.
-            numbers[i] = np.float32(0.0) if numbers[i] < 0 else numbers[i]
+            # Not max(): what is no number stays none.
+            numbers[i] = zero if numbers[i] < zero else numbers[i]
+
+
+@numba.njit(cache=True, nogil=True)
+def dense(block, weight, bias, states, activation):  # type: ignore[no-untyped-def]
+    """f(W X + b): a block [n, LANES] of so many states → [m, LANES]; f is 0 for none, or one of `acting.ACTIVATIONS`.
+
+    weight [m, n] and bias [m] are float32 and contiguous.
+    """
+    out = np.empty((len(weight), LANES), np.float32)
+    floor = np.float32(0.0) if activation == RELU else np.float32(-np.inf)
+    done = 0
+    if states > FEW:
+        for j in range(0, len(weight) - 3, 4):
+            _four_rows(weight, bias, block, out, j, floor)
+            done = j + 4
+        for j in range(done, len(weight)):
+            _row(weight, bias, block, out, j, floor)
+    else:
+        for j in range(0, len(weight) - 7, 8):
+            _eight_half_rows(weight, bias, block, out, j, floor)
+            done = j + 8
+        for j in range(done, len(weight)):
+            _half_row(weight, bias, block, out, j, floor)
+    if activation == TANH:
+        activate(out, activation)
+    return out
 
 
 @numba.njit(cache=True, nogil=True)

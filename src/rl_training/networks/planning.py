@@ -95,7 +95,7 @@ def _recurrent(latent, action, first, table, rest, heads, activation, num_action
         places = slice(start, min(start + LANES, count))
         block = to_block(latent[places])
         states = places.stop - start
-        hidden = dense(block, first[0], first[1], states)
+        hidden = dense(block, first[0], first[1], states, 0)
         add_rows(hidden, table, action[places])
         activate(hidden, activation)
         change = _forward(hidden, rest, activation, states)
@@ -112,9 +112,8 @@ def _recurrent(latent, action, first, table, rest, heads, activation, num_action
 def _forward(block, layers, activation, states):  # type: ignore[no-untyped-def]
     weights, biases = layers
     for i in range(len(weights) - 1):
-        block = dense(block, weights[i], biases[i], states)
-        activate(block, activation)
-    return dense(block, weights[-1], biases[-1], states)
+        block = dense(block, weights[i], biases[i], states, activation)
+    return dense(block, weights[-1], biases[-1], states, 0)
 
 
 @numba.njit(cache=True, nogil=True, fastmath=FAST)
