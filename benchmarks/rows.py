@@ -322,6 +322,50 @@ ALL: list[Row] = [
             ),
         ),
     ),
+    Comparison(
+        name="dreamer-cartpole",
+        title="DreamerV3 on CartPole-v1, size 1M: batches of 16 sequences of 64 steps, 15 imagined steps, an update "
+        "every 16 steps after the first 400, 4 environments; sheeprl's `dreamer_v3_5`, the same version of the "
+        "algorithm at the same size, single precision, not compiled. Nearly all of the time is updates, of which both "
+        "make 24. Too short to learn: no score.",
+        steps=784,
+        required=1.4,
+        goal=1.7,
+        rounds=3,
+        warm_up=432,
+        episodes=0,
+        config=dict(
+            algo="dreamer",
+            env_id="CartPole-v1",
+            num_envs=4,
+            size="1M",
+            batch_size=16,
+            batch_length=64,
+            imagination_horizon=15,
+            train_ratio=64,
+            learning_starts=400,
+            buffer_size=100_000,
+            refresh_latents=True,
+        ),
+        peer=Peer(
+            "sheeprl",
+            dict(
+                overrides=[
+                    "exp=dreamer_v3_5",
+                    "algo=dreamer_v3_5_1M",
+                    "env=gym",
+                    "env.id=CartPole-v1",
+                    "env.num_envs=4",
+                    "algo.mlp_keys.encoder=[vector]",
+                    "algo.cnn_keys.encoder=[]",
+                    "algo.learning_starts=400",
+                    "algo.replay_ratio=0.0625",
+                    "buffer.size=100000",
+                ]
+            ),
+            script="benchmarks.peers.sheeprl",
+        ),
+    ),
     Throughput(
         name="environments",
         title="Environments alone, with random actions, against Gymnasium's SyncVectorEnv. A transition is real if "

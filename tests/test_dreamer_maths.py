@@ -27,7 +27,8 @@ from rl_training.algorithms.dreamer import (
     two_hot_loss,
     unimix,
 )
-from rl_training.networks import fused
+from rl_training.networks import bins, fused
+from rl_training.networks.bins import bins_loss, decode_bins
 from rl_training.networks.dreamer import SIZES, DreamerNetwork, preset
 from rl_training.networks.rssm import RSSM, State
 from rl_training.runtime.optim import LaProp
@@ -51,6 +52,18 @@ def test_bins_are_symmetric_around_an_exact_zero() -> None:
 def test_equal_logits_decode_to_exactly_zero() -> None:
     assert not decode(torch.zeros(3, 255), BINS).any()
     assert not decode(torch.full((3, 255), -7.3), BINS).any()
+
+
+def test_decoding_in_one_pass_is_decoding() -> None:
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(2, 40, 255)
+    logits[0, 0] = 0.7
+    logits[0, 1, 100] = float("nan")
+    found, expected = decode_bins(logits, BINS), decode(logits, BINS)
+    torch.testing.assert_close(
+        found, expected, rtol=1e-3, atol=1e-2 * expected[1].abs().min(), equal_nan=True
+    )
+    assert found[0, 0] == 0 and found[0, 1].isnan()
 
 
 def test_two_hot_and_decode_are_inverse() -> None:
@@ -172,8 +185,12 @@ def test_straight_through_draws_have_the_gradient_of_the_probabilities() -> None
 FUSED: dict[str, Any] = {
     "norm_silu": (fused.norm_silu, lambda: (3 * torch.randn(40, 24), torch.rand(24))),
     "gated_step": (
-        lambda g, h: fused.gated_step(g, h, 4),
-        lambda: (3 * torch.randn(10, 96), torch.randn(10, 32)),
+        fused.gated_step,
+        lambda: (3 * torch.randn(4, 10, 24), torch.randn(96), torch.randn(10, 32)),
+    ),
+    "bins_loss": (
+        lambda logits: bins_loss(logits, [torch.linspace(-9, 9, 30), torch.linspace(50, -1e9, 30)], BINS),
+        lambda: (3 * torch.randn(30, 255),),
     ),
     "draw_latent": (
         lambda logits: fused.draw_latent(logits, torch.linspace(0, 0.999, 70).view(10, 7)),
@@ -198,7 +215,8 @@ def test_one_pass_is_what_torch_computes_with_its_gradients(name: str, monkeypat
     fast = run()
     with torch.no_grad():
         without_gradient = function(*inputs)
-    monkeypatch.setattr(fused, "fits", lambda x: False)
+    for module in (fused, bins):
+        monkeypatch.setattr(module, "fits", lambda x: False)
     for one, other in zip(fast, run(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     first = without_gradient[0] if isinstance(without_gradient, tuple) else without_gradient
@@ -209,7 +227,7 @@ def test_one_pass_is_what_torch_computes_with_its_gradients(name: str, monkeypat
 def test_what_is_not_a_number_stays_none(name: str) -> None:
     function, make = FUSED[name]
     inputs = make()
-    inputs[0][2] = float("nan")
+    inputs[-1 if name == "gated_step" else 0][2] = float("nan")
     with torch.no_grad():
         output = function(*inputs)
     output = output[1] if isinstance(output, tuple) else output

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, MultiCategorical
-from rl_training.algorithms.dreamer import bounded_normal, decode, make_bins, unimix
+from rl_training.algorithms.dreamer import bounded_normal, make_bins, unimix
 from rl_training.networks.actor_critic import action_family
+from rl_training.networks.bins import decode_bins
 from rl_training.networks.reconstruction import Reconstruction
 from rl_training.networks.rssm import RSSM, linear, mlp
 
@@ -118,7 +119,8 @@ class DreamerNetwork(nn.Module):
         return action.float()
 
     def rewards(self, features: Tensor) -> Tensor:
-        return decode(self.reward(features), self.bins)
+        """Without gradients."""
+        return decode_bins(self.reward(features), self.bins)
 
     def live(self, features: Tensor) -> Tensor:
         """The discounted probability that the episode goes on: the head learns γ, and 0 at its end."""

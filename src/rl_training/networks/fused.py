@@ -31,20 +31,21 @@ def norm_silu(x: Tensor, scale: Tensor) -> Tensor:
     return _NormSiLU.apply(x, scale) if torch.is_grad_enabled() else _norm_silu(x, scale)[0]
 
 
-def gated_step(gates: Tensor, state: Tensor, blocks: int) -> Tensor:
-    """A GRU's step from gates [N, 3D] and the state [N, D], both in blocks of neighbours.
+def gated_step(gates: Tensor, bias: Tensor, state: Tensor) -> Tensor:
+    """A GRU's step from gates [G, N, 3 D / G] and their bias [3 D], in blocks, and the state [N, D].
 
     Each block of the gates holds reset r, candidate c and update u:
         h' = σ(u - 1) tanh(σ(r) c) + (1 - σ(u - 1)) h        the -1 makes remembering the default
     """
     if not fits(gates):
-        reset, candidate, update = gates.unflatten(-1, (blocks, 3, -1)).unbind(-2)
-        update = (update - 1).sigmoid()
+        blocks = len(gates)
+        given = gates.transpose(0, 1) + bias.unflatten(0, (blocks, -1))
+        reset, candidate, update = given.unflatten(-1, (3, -1)).unbind(-2)
         memory = state.unflatten(-1, (blocks, -1))
-        return torch.lerp(memory, (reset.sigmoid() * candidate).tanh(), update).flatten(-2)
+        return torch.lerp(memory, (reset.sigmoid() * candidate).tanh(), (update - 1).sigmoid()).flatten(-2)
     if torch.is_grad_enabled():
-        return _GatedStep.apply(gates, state, blocks)
-    return _gated_step(gates, state, blocks)
+        return _GatedStep.apply(gates, bias, state)
+    return torch.from_numpy(_gated_forward(*_arrays(gates, bias, state)))
 
 
 def draw_latent(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,25 +88,20 @@ class _NormSiLU(torch.autograd.Function):
         return _like(back[0], x), torch.from_numpy(back[1])
 
 
-def _gated_step(gates: Tensor, state: Tensor, blocks: int) -> Tensor:
-    size = state.shape[-1]
-    return _like(_gated_forward(_rows(gates, 3 * size), _rows(state, size), size // blocks), state)
-
-
 class _GatedStep(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, state: Tensor, blocks: int) -> Tensor:
-        ctx.save_for_backward(gates, state)
-        ctx.blocks = blocks
-        return _gated_step(gates, state, blocks)
+    def forward(ctx: Any, gates: Tensor, bias: Tensor, state: Tensor) -> Tensor:
+        ctx.save_for_backward(gates, bias, state)
+        return torch.from_numpy(_gated_forward(*_arrays(gates, bias, state)))
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
-        gates, state = ctx.saved_tensors
-        size = state.shape[-1]
-        arrays = _rows(gates, 3 * size), _rows(state, size), _rows(slope, size)
-        to_gates, to_state = _gated_backward(*arrays, size // ctx.blocks)
-        return _like(to_gates, gates), _like(to_state, state), None
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, ...]:
+        back = _gated_backward(*_arrays(*ctx.saved_tensors, slope))
+        return tuple(torch.from_numpy(part) for part in back)
+
+
+def _arrays(*tensors: Tensor) -> list[np.ndarray]:
+    return [tensor.detach().contiguous().numpy() for tensor in tensors]
 
 
 def _draw_latent(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,38 +174,43 @@ def _norm_silu_backward(x, scale, inverse, slope):  # type: ignore[no-untyped-de
 
 
 @numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def _gated_forward(gates, state, width):  # type: ignore[no-untyped-def]
-    count, size = state.shape
-    out = np.empty((count, size), np.float32)
-    for i in range(count):
-        for begin in range(0, size, width):
-            first = 3 * begin
+def _gated_forward(gates, bias, state):  # type: ignore[no-untyped-def]
+    blocks, count, width = gates.shape[0], gates.shape[1], gates.shape[2] // 3
+    out = np.empty(state.shape, np.float32)
+    for block in range(blocks):
+        begin, first = block * width, 3 * block * width
+        for i in range(count):
             for j in range(width):
-                candidate = fast_tanh(_sigmoid(gates[i, first + j]) * gates[i, first + width + j])
-                update = _sigmoid(gates[i, first + 2 * width + j] - ONE)
+                reset = _sigmoid(gates[block, i, j] + bias[first + j])
+                candidate = fast_tanh(reset * (gates[block, i, width + j] + bias[first + width + j]))
+                update = _sigmoid(gates[block, i, 2 * width + j] + bias[first + 2 * width + j] - ONE)
                 old = state[i, begin + j]
                 out[i, begin + j] = old + update * (candidate - old)
     return out
 
 
 @numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def _gated_backward(gates, state, slope, width):  # type: ignore[no-untyped-def]
-    count, size = state.shape
-    to_gates, to_state = np.empty((count, 3 * size), np.float32), np.empty((count, size), np.float32)
-    for i in range(count):
-        for begin in range(0, size, width):
-            first = 3 * begin
+def _gated_backward(gates, bias, state, slope):  # type: ignore[no-untyped-def]
+    blocks, count, width = gates.shape[0], gates.shape[1], gates.shape[2] // 3
+    to_gates, to_state = np.empty(gates.shape, np.float32), np.empty(state.shape, np.float32)
+    to_bias = np.zeros(bias.shape, np.float32)
+    for block in range(blocks):
+        begin, first = block * width, 3 * block * width
+        for i in range(count):
             for j in range(width):
-                g, old, value = slope[i, begin + j], state[i, begin + j], gates[i, first + width + j]
-                reset = _sigmoid(gates[i, first + j])
+                g, old = slope[i, begin + j], state[i, begin + j]
+                value = gates[block, i, width + j] + bias[first + width + j]
+                reset = _sigmoid(gates[block, i, j] + bias[first + j])
                 candidate = fast_tanh(reset * value)
-                update = _sigmoid(gates[i, first + 2 * width + j] - ONE)
+                update = _sigmoid(gates[block, i, 2 * width + j] + bias[first + 2 * width + j] - ONE)
                 inner = g * update * (ONE - candidate * candidate)
-                to_gates[i, first + j] = inner * value * reset * (ONE - reset)
-                to_gates[i, first + width + j] = inner * reset
-                to_gates[i, first + 2 * width + j] = g * (candidate - old) * update * (ONE - update)
+                to_gates[block, i, j] = inner * value * reset * (ONE - reset)
+                to_gates[block, i, width + j] = inner * reset
+                to_gates[block, i, 2 * width + j] = g * (candidate - old) * update * (ONE - update)
                 to_state[i, begin + j] = g * (ONE - update)
-    return to_gates, to_state
+            for j in range(3 * width):
+                to_bias[first + j] += to_gates[block, i, j]
+    return to_gates, to_bias, to_state
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

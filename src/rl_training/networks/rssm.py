@@ -79,10 +79,13 @@ class BlockLinear(nn.Module):
         # The fan-in counts all blocks, as if each output saw them.
         truncated_normal(self.weight, fan_in or inputs)
 
+    def blocks(self, x: Tensor) -> Tensor:
+        """[N, inputs] → [G, N, outputs / G], without the bias."""
+        return torch.bmm(x.unflatten(-1, (len(self.weight), -1)).transpose(0, 1), self.weight)
+
     def forward(self, x: Tensor) -> Tensor:
         """[N, inputs] → [N, outputs]."""
-        parts = x.unflatten(-1, (len(self.weight), -1)).transpose(0, 1)
-        return torch.bmm(parts, self.weight).transpose(0, 1).flatten(1) + self.bias
+        return self.blocks(x).transpose(0, 1).flatten(1) + self.bias
 
 
 class RSSM(nn.Module):
@@ -103,7 +106,7 @@ class RSSM(nn.Module):
     ) -> None:
         super().__init__()
         self.deter_size, self.num_latents, self.num_classes = deter_size, num_latents, num_classes
-        self.stoch_size, self.blocks = num_classes * num_latents, blocks
+        self.stoch_size = num_classes * num_latents
         self.from_deter = Dense(deter_size, units=hidden_size)
         self.from_stoch = Dense(self.stoch_size, units=hidden_size)
         self.from_action = Dense(actions, units=hidden_size)
@@ -138,14 +141,17 @@ class RSSM(nn.Module):
         """What actions [..., A] add to the memory's input [..., D]; large ones are scaled to ±1."""
         action = action / action.detach().abs().clamp_min(1.0)
         hidden = self.shared.shape[0] // 3
-        return self.from_action(action) @ self.shared[2 * hidden :]
+        # The bias is put in here: for sequences that is once for all steps.
+        return F.linear(self.from_action(action), self.shared[2 * hidden :].t(), self.own.bias)
 
     def remember(self, state: State, action_inputs: Tensor) -> Tensor:
         """h' [N, D] from the state before and what `action_inputs` made of the action."""
         hidden = torch.cat([self.from_deter(state.deter), self.from_stoch(state.stoch)], -1)
         total = torch.addmm(action_inputs, hidden, self.shared[: hidden.shape[-1]])
-        gates = self.gates(norm_silu(total + self.own(state.deter), self.scale))
-        return gated_step(gates, state.deter, self.blocks)
+        own = self.own.blocks(state.deter).transpose(0, 1)
+        total = (total.unflatten(-1, own.shape[1:]) + own).flatten(1)
+        gates = self.gates.blocks(norm_silu(total, self.scale))
+        return gated_step(gates, self.gates.bias, state.deter)
 
     def prior(self, deter: Tensor) -> Tensor:
         """Logits [..., K, S] of what follows."""

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rl_training.algorithms.dreamer import decode
 from rl_training.data.collector import Carry
+from rl_training.networks.bins import decode_bins
 from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import State
 from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
@@ -48,7 +48,7 @@ class DreamerPolicy(FeedForwardPolicy):
     @torch.no_grad()
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
         state = self.follow(obs, carry)
-        return decode(self.network.critic(state.features), self.network.bins).cpu().numpy()
+        return decode_bins(self.network.critic(state.features), self.network.bins).cpu().numpy()
 
     def follow(self, obs: Any, carry: Carry) -> State:
         """The state after these observations [B, ...]."""

@@ -14,18 +14,17 @@ from torch import Tensor
 from rl_training.algorithms.dreamer import (
     actor_loss,
     continue_loss,
-    decode,
     imagined_weights,
     lambda_returns,
     latent_losses,
     move_range,
-    two_hot_loss,
     unimix,
 )
 from rl_training.config import Config, Units, field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.data.collector import check_finite, fresh_where_ended
 from rl_training.data.streams import StreamReplay
+from rl_training.networks.bins import bins_loss, decode_bins
 from rl_training.networks.dreamer import preset
 from rl_training.networks.rssm import State
 from rl_training.runtime.controls import Knobs, Now
@@ -238,7 +237,7 @@ class DreamerTrainer(OffPolicyTrainer):
         live = (1 - batch["terminal"]) * now.gamma
         losses = {
             "reconstruction_loss": network.reconstruction.loss(features, batch["obs"]),
-            "reward_loss": two_hot_loss(network.reward(features), [batch["reward"]], network.bins),
+            "reward_loss": bins_loss(network.reward(features), [batch["reward"]], network.bins),
             "continue_loss": continue_loss(network.going_on(features).squeeze(-1), live),
             "dynamics_loss": dynamics,
             "representation_loss": representation,
@@ -252,7 +251,7 @@ class DreamerTrainer(OffPolicyTrainer):
         logits = network.critic(features[:-1])
         with torch.no_grad():
             last = network.critic(features[-1:])
-            value = decode(torch.cat([logits, last]), bins)
+            value = decode_bins(torch.cat([logits, last]), bins)
             live = network.live(features)
             returns = lambda_returns(network.rewards(features), live, value, now.return_lambda)
             weight = imagined_weights(live)[:-1]
@@ -260,11 +259,11 @@ class DreamerTrainer(OffPolicyTrainer):
             move_range(self.return_low, self.return_high, returns, self.config.return_rate)
             scale = (self.return_high - self.return_low).clamp_min(1.0)
             advantage = (returns - value[:-1]) / scale
-            slow = decode(self.slow_critic(features[:-1]), bins)
+            slow = decode_bins(self.slow_critic(features[:-1]), bins)
         log_prob, entropy = network.family.log_prob_and_entropy(network.policy(features[:-1]), action)
         losses = {
             "policy_loss": actor_loss(log_prob, entropy, advantage, weight, now.entropy_coef),
-            "value_loss": (weight * two_hot_loss(logits, [returns, slow], bins)).mean(),
+            "value_loss": (weight * bins_loss(logits, [returns, slow], bins)).mean(),
             "entropy": entropy.detach().mean(),
             "imagined_return": returns.mean(),
             "return_scale": scale,
@@ -277,13 +276,15 @@ class DreamerTrainer(OffPolicyTrainer):
         network, (_, foresee) = self.agent.network, self.agent.network.rssm.steps
         state = State(*(part.detach().flatten(0, 1) for part in state))
         noise = torch.rand(horizon, len(state.deter), network.rssm.num_latents, device=self.agent.device)
-        features, actions = [state.features], []
+        size, actions = network.rssm.deter_size, []
+        features = noise.new_empty(horizon + 1, len(state.deter), size + network.rssm.stoch_size)
+        features[0] = state.features
         for t in range(horizon):
-            action = network.family.sample(network.policy(features[-1]))
+            action = network.family.sample(network.policy(features[t]))
             state = foresee(state, network.encode_action(action), noise[t])
             actions.append(action)
-            features.append(state.features)
-        return torch.stack(features), torch.stack(actions)
+            features[t + 1, :, :size], features[t + 1, :, size:] = state
+        return features, torch.stack(actions)
 
     def replay_value_loss(self, state: State, batch: Batch, returns: Tensor, now: Now) -> Tensor:
         """The critic on the replayed states, bootstrapped from the returns [T, B] that were imagined there."""
@@ -292,8 +293,8 @@ class DreamerTrainer(OffPolicyTrainer):
         live = (1 - batch["terminal"]) * now.gamma
         target = lambda_returns(batch["reward"], live, returns, now.return_lambda, batch["last"])
         with torch.no_grad():
-            slow = decode(self.slow_critic(features), network.bins)
-        loss = two_hot_loss(network.critic(features), [target, slow], network.bins)
+            slow = decode_bins(self.slow_critic(features), network.bins)
+        loss = bins_loss(network.critic(features), [target, slow], network.bins)
         # What follows an episode's last observation is another episode.
         return ((1 - batch["last"][:-1]) * loss).mean()
 
