@@ -263,7 +263,7 @@ def test_a_run_whose_replay_is_gone_says_so(with_replay, tmp_path):
         resume(run)
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "best", "replay", "tensorboard"])
+@pytest.mark.parametrize("name", ["checkpoints", "best", "replay", "tensorboard", "wandb"])
 def test_a_run_whose_parts_are_links_is_refused(name, cartpole, tmp_path):
     """What is written and removed in them would be outside of the run."""
     run = shutil.copytree(cartpole, tmp_path / "run")

@@ -17,8 +17,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rl_training.errors import ActorError, ConfigError, NonFiniteError, StorageError, UserError
+from rl_training.errors import ActorError, ConfigError, ExportError, NonFiniteError, StorageError, UserError
 from rl_training.verbs.doctor import doctor
+from rl_training.verbs.export import export
 from rl_training.verbs.fork import fork
 from rl_training.verbs.options import (
     Checkpoint,
@@ -53,7 +54,7 @@ class OneLineErrors(TyperGroup):
             return super().main(*args, **options) or 0
         except UserError as error:
             return fail(2, error)
-        except (NonFiniteError, StorageError) as error:
+        except (NonFiniteError, StorageError, ExportError) as error:
             return fail(1, error)
         except ActorError as error:  # its traceback is what helps, and it is not ours
             print(f"error: {error}", file=sys.stderr, flush=True)
@@ -282,7 +283,7 @@ def check_env(
         raise typer.Exit(1)
 
 
-for verb in (fork, play, doctor):
+for verb in (fork, play, export, doctor):
     app.command()(verb)
 
 

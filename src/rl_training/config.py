@@ -113,6 +113,8 @@ class Config(BaseModel):
         None, "Steps between saves; none: run / 10, 20000 to 50000.", ge=1
     )
     tensorboard: bool = field(False, "Whether metrics are also written as TensorBoard events (an extra).")
+    wandb: bool = field(False, "Whether metrics are also sent to Weights & Biases (an extra).")
+    mlflow: bool = field(False, "Whether metrics are also written to MLflow (an extra).")
     keep_checkpoints: int = field(2, "How many of the newest checkpoints are kept.", ge=2)
     device: str = field("cpu", "Where networks are trained: cpu, cuda or cuda:N.", pattern=DEVICE)
     torch_threads: int | None = field(

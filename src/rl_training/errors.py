@@ -50,6 +50,10 @@ class StorageError(RuntimeError):
     """A write that failed (disk full, no permission). The message says which last good checkpoint remains."""
 
 
+class ExportError(RuntimeError):
+    """An exported policy that does not act like the original. Nothing was written."""
+
+
 def one_line(error: Exception) -> str:
     """The kind and the text of an error from elsewhere, short enough for a line of ours."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

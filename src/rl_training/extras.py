@@ -22,8 +22,15 @@ EXTRAS = {
     "atari": Extra("Atari games", {"ale-py": "ale_py"}),
     "minari": Extra("Minari datasets", {"minari": "minari", "h5py": "h5py"}),
     "mujoco": Extra("MuJoCo environments", {"mujoco": "mujoco", "imageio": "imageio"}),
+    "onnx": Extra(
+        "export --to FILE.onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}
+    ),
     "plot": Extra("pictures: schedule --png, tune", {"matplotlib": "matplotlib"}),
     "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
+    "wandb": Extra("wandb: true", {"wandb": "wandb"}),
+    "mlflow": Extra(
+        "mlflow: true", {"mlflow-skinny": "mlflow", "sqlalchemy": "sqlalchemy", "alembic": "alembic"}
+    ),
     "video": Extra("play", {"imageio-ffmpeg": "imageio_ffmpeg", "pygame-ce": "pygame"}),
 }
 

@@ -42,6 +42,19 @@ class Cut(NamedTuple):
     carry: Carry
 
 
+class Exportable(Protocol):
+    """What `rl-training export` needs besides: the greedy policy in tensors, from normalised inputs."""
+
+    greedy_leaves_out: str  # what of acting is no part of `greedy`, such as a search; "" if nothing
+
+    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+        """Inputs [B, ...] and memory → model-space actions, by name what they were chosen by (first the scores of
+        choices, if there are some), and the next memory."""
+
+    def acting_carry(self, carry: Carry) -> Carry:
+        """The part of a carry that choosing actions needs."""
+
+
 class Collector(Stateful):
     """Steps a policy in environments; what the policy carries across rollouts is kept here."""
 

@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_training.algorithms.distributions import DiagonalGaussian
 from rl_training.data.collector import Carry
 from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.masking import num_choices, refuse_empty_masks
@@ -23,6 +24,7 @@ class ActorCriticPolicy(Stateful):
 
     transient: tuple[str, ...] = ("family", "choices", "device", "precision", "small")
     network_class: ClassVar[type[nn.Module]] = ActorCritic
+    greedy_leaves_out: ClassVar[str] = ""
     network: Any
 
     def __init__(
@@ -59,6 +61,18 @@ class ActorCriticPolicy(Stateful):
         log_prob = self.family.log_prob(parameters, action)
         acted = {"action": action, "log_prob": log_prob, "value": value}
         return {name: tensor.cpu().numpy() for name, tensor in acted.items()}
+
+    def acting_carry(self, carry: Carry) -> Carry:
+        return carry
+
+    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+        return *self._most_likely(self.network.policy(inputs)), carry
+
+    def _most_likely(self, parameters: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mode, and the parameters under the names of what they are."""
+        names = ("mean", "log_std") if isinstance(self.family, DiagonalGaussian) else ("logits",)
+        parts = parameters.chunk(len(names), -1)
+        return self.family.mode(parameters), dict(zip(names, parts, strict=True))
 
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
         if self.small is not None and self.small.fits(len(obs)):

@@ -27,7 +27,7 @@ from rl_training.runtime.controls import Controls
 from rl_training.runtime.display import Display
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
-from rl_training.runtime.tensorboard import TensorBoardView
+from rl_training.runtime.trackers import Trackers
 from rl_training.runtime.trainer import Trainer
 from rl_training.state import checkpoints
 from rl_training.state.files import AppendLog
@@ -100,10 +100,12 @@ class Engine:
             self.metrics_log = AppendLog(self.run.metrics_path)
             self.metrics_log.truncate(progress.metrics_bytes)
             self.timing_log = AppendLog(self.run.timing_path)
-        self.view = TensorBoardView(self.run) if config.tensorboard else None
+        self.trackers = Trackers(self.display.warning)
         self.display.start(config, self.run.path, progress.steps, total)
         self.began, self.began_at = time.perf_counter(), progress.steps
         try:
+            if progress.steps < total:
+                self.trackers.start(config, self.run)
             with stop_signals() as stop:
                 while progress.steps < total and stop.number is None:
                     self._iterate()
@@ -119,8 +121,7 @@ class Engine:
     def _close(self) -> None:
         """Let go of files, environments and worker processes, however the run ended."""
         self.trainer.close()
-        if self.view is not None:
-            self.view.close()
+        self.trackers.close(finished=self.progress.steps >= self.config.total_timesteps)
         for log in (self.metrics_log, self.timing_log):
             with self._storing():
                 log.close()
@@ -157,8 +158,7 @@ class Engine:
             self.timing_log.write(_line({"step": self.progress.steps, **timing}))
             self.metrics_log.flush()
             self.timing_log.flush()
-        if self.view is not None:
-            self.view.write(self.progress.steps, values)
+        self.trackers.write(self.progress.steps, values)
         self.progress.latest |= values
         self.display.update(self.progress.steps, values, timing)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ class FeedForwardPolicy(Stateful):
     """Carries nothing from step to step. `small` computes the network's outputs without torch where that is faster."""
 
     transient: tuple[str, ...] = ("device", "small")
+    greedy_leaves_out: ClassVar[str] = ""
     small: SmallNetwork | None
 
     def __init__(
@@ -29,6 +30,9 @@ class FeedForwardPolicy(Stateful):
 
     def initial(self, count: int) -> Carry:
         return ()
+
+    def acting_carry(self, carry: Carry) -> Carry:
+        return carry
 
     def small_output(self, obs: Any) -> np.ndarray | None:
         """The network's output [B, ...] without torch; None where torch is faster or needed."""

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from rl_training.algorithms.dqn import dueling
-from rl_training.algorithms.masking import BLOCKED, mask_of, pick_allowed
+from rl_training.algorithms.masking import BLOCKED, mask_logits, mask_of, pick_allowed
 from rl_training.data.collector import Carry
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.acting import SmallNetwork
@@ -53,6 +54,10 @@ class QPolicy(FeedForwardPolicy):
                     chosen = pick_allowed(draw / self.epsilon, mask)
                 action = np.where(at_random, chosen, action)
         return {"action": action}, carry
+
+    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+        q = mask_logits(self.network(inputs), inputs)
+        return q.argmax(-1), {"q": q}, carry
 
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
         """Q [B, actions], without gradients."""

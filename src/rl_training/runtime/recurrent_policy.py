@@ -28,6 +28,14 @@ class RecurrentPolicy(ActorCriticPolicy):
         parameters, value, carry = self.network.step(self.inputs(obs), carry)
         return self.choose(parameters, value, explore), carry
 
+    def acting_carry(self, carry: Carry) -> Carry:
+        """The actor's own memory, without the critic's."""
+        return carry[: self.network.num_states]
+
+    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+        features, carry = self.network.actor_memory.step(inputs, carry)
+        return *self._most_likely(self.network.actor_head(features, inputs)), carry
+
     @torch.no_grad()
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
         return self.network.step(self.inputs(obs), carry)[1].cpu().numpy()

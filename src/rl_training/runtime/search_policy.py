@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.gumbel_muzero import mixed_prior
-from rl_training.algorithms.masking import MASK
+from rl_training.algorithms.masking import MASK, mask_logits
 from rl_training.algorithms.muzero import visit_policy
 from rl_training.data.collector import Carry
 from rl_training.envs.masking import refuse_empty_masks
@@ -36,6 +36,7 @@ class SearchPolicy(FeedForwardPolicy):
     """
 
     transient: tuple[str, ...] = ("num_actions", "discount_sign", "dirichlet_alpha")
+    greedy_leaves_out: ClassVar[str] = "a search with its networks"
 
     def __init__(
         self,
@@ -60,6 +61,11 @@ class SearchPolicy(FeedForwardPolicy):
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         return {"action": self.plan(obs, **self.settings | ({} if explore else QUIET)).action}, carry
+
+    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+        """The action that the network alone thinks most likely; nothing is searched."""
+        logits = mask_logits(self.network.predict(self.network.represent(inputs)).policy, inputs)
+        return logits.argmax(-1), {"logits": logits}, carry
 
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
         """The network's own values of observations [N, ...] → [N]."""

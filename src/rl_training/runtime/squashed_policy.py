@@ -51,6 +51,10 @@ class SquashedPolicy(FeedForwardPolicy):
             mean, log_std = self.actor(self.inputs(obs))
         return mean.cpu().numpy(), log_std.cpu().numpy()
 
+    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+        mean, log_std = self.actor(inputs)
+        return mean.tanh(), {"mean": mean, "log_std": log_std}, carry
+
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
         raise NotImplementedError("the critics stay with the trainer")
 

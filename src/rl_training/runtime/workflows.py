@@ -22,7 +22,7 @@ from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
-from rl_training.runtime.tensorboard import require_tensorboard
+from rl_training.runtime.trackers import require_trackers
 from rl_training.runtime.trainer import Trainer, default_threads
 from rl_training.state import checkpoints, files
 from rl_training.state.run_directory import RunDirectory, versions
@@ -255,20 +255,22 @@ def _saved_config(saved: Mapping[str, Any]) -> Config:
 def make_trainer(config: Config) -> Trainer:
     if config.device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(f"device: {config.device} cannot be used here: torch finds no GPU")
-    if config.tensorboard:
-        require_tensorboard()
+    require_trackers(config)
     torch.set_num_threads(1)  # the first weights must not depend on what this process did before
     seed_everything(fold(config.seed, "init"))
     return trainer_class(config.algo)(config)
 
 
-def load_agent(path: str | Path, checkpoint: Which) -> tuple[Config, Any, Mapping[str, Any]]:
+def load_agent(
+    path: str | Path, checkpoint: Which, device: str | None = None
+) -> tuple[Config, Any, Mapping[str, Any]]:
     """The config and the agent of a checkpoint, and all that was saved of its policy."""
     saved = _read_policy(path, checkpoint)
     try:
         config = _saved_config(saved)
-        if config.device != "cpu" and not torch.cuda.is_available():
-            config = config.model_copy(update={"device": "cpu"})  # a policy may act where it was not trained
+        if device is None and config.device != "cpu" and not torch.cuda.is_available():
+            device = "cpu"  # a policy may act where it was not trained
+        config = config.model_copy(update={} if device is None else {"device": device})
         spaces = space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
         agent = trainer_class(config.algo).make_agent(config, *spaces)
         agent.load_state_dict(saved["agent"])

@@ -91,7 +91,7 @@ class RunDirectory:
             raise RunError(f"{path}: no run directory here")
         if not run.config_path.is_file():
             raise RunError(f"{path}: not a run directory (it has no config.yaml)")
-        for part in (run.checkpoints, run.best, run.replay, run.path / "tensorboard"):
+        for part in (run.checkpoints, run.best, run.replay, run.path / "tensorboard", run.path / "wandb"):
             if part.is_symlink():  # what is written and removed there would be outside
                 raise RunError(f"{part}: is a link; a run keeps its files inside its own directory")
         return run

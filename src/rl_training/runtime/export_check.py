@@ -1,0 +1,141 @@
+"""Comparing an exported policy with the original: made-up observations, the same memory, every output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.algorithms.masking import MASK
+from rl_training.data.normalization import ObservationNormalizer
+from rl_training.envs.masking import num_choices
+from rl_training.envs.spaces import ActionCodec
+from rl_training.errors import ExportError
+from rl_training.trees import tree_leaves, tree_map
+
+LANES, STEPS = 20, 50  # 1000 observations, as episodes of 50 steps so that memories fill
+TOLERANCE = 1e-5  # of 1, or of the number itself where that is larger
+
+
+class Difference(NamedTuple):
+    """How far apart two policies were, and the outputs they were last seen with."""
+
+    compared: int
+    largest: float
+    outputs: dict[str, np.ndarray]
+
+
+def compare(graph: Any, run: Callable[[list[np.ndarray]], dict[str, np.ndarray]], agent: Any) -> Difference:
+    """The exported file against the same graph in torch and, where nothing is left out, against the policy that acts.
+
+    Raises ExportError where they are further apart than the tolerance, or choose different actions that were not a tie.
+    """
+    if hasattr(agent, "precision"):
+        agent.precision = "fp32"  # the graph's arithmetic
+    whole, codec = not type(agent).greedy_leaves_out, ActionCodec(graph.action_space)
+    carry, largest, found = agent.initial(LANES), 0.0, {}
+    for step in range(STEPS):
+        obs = graph.observations(LANES, seed=step)
+        memory = [part.numpy() for part in agent.acting_carry(carry)]
+        inputs = [part for _, part in tree_leaves(obs, "obs")] + memory
+        found, wanted = run(inputs), graph.run(inputs)
+        if whole:
+            acted, carry = agent.act(obs, carry, explore=False)
+            wanted["action"] = codec.to_env(acted["action"])
+            after = zip(graph.memory_names, agent.acting_carry(carry), strict=True)
+            wanted |= {f"next_{name}": part.numpy() for name, part in after}
+        for name, value in wanted.items():
+            if found[name].dtype != value.dtype or found[name].shape != value.shape:
+                raise ExportError(f"the exported policy gives another kind of {name} than the original")
+        apart = {name: _apart(found[name], value) for name, value in wanted.items() if name != "action"}
+        apart["action"] = _actions_apart(found["action"], wanted, graph.action_space)
+        name = max(apart, key=lambda name: apart[name])
+        largest = max(largest, apart[name])
+        if not largest <= TOLERANCE:
+            raise ExportError(
+                f"the exported policy is not the original: {name} differs by {largest:.1e}, more than {TOLERANCE:g}"
+            )
+    return Difference(LANES * STEPS, largest, found)
+
+
+def _apart(found: np.ndarray, wanted: np.ndarray, unit: Any = 1.0) -> float:
+    """The largest difference, in units or in those of its row's largest number; infinite where one is no number."""
+    if not np.isfinite(found).all():
+        return float("inf")
+    rows = wanted.astype(np.float64).reshape(len(wanted), -1)
+    unit = np.maximum(np.abs(rows).max(1, keepdims=True), np.ravel(unit))
+    return float((np.abs(found.reshape(rows.shape) - rows) / np.maximum(unit, 1.0)).max())
+
+
+def _actions_apart(found: np.ndarray, wanted: dict[str, np.ndarray], space: spaces.Space[Any]) -> float:
+    """The same of actions: in half widths of their bounds; of choices 1, where another one is no tie."""
+    if isinstance(space, spaces.Box):
+        return _apart(found, wanted["action"], ActionCodec(space).half_width)
+    differs = (found != wanted["action"]).reshape(len(found), -1).any(1)
+    scores = next(value for name, value in wanted.items() if name != "action")
+    return float((differs & ~tied(scores, space)).any())
+
+
+def tied(scores: np.ndarray, space: spaces.Space[Any]) -> np.ndarray:
+    """Rows [B] in which two choices are so near each other that rounding decides."""
+    if isinstance(space, spaces.MultiBinary):
+        return (np.abs(scores) <= TOLERANCE).any(-1)
+    rows = np.zeros(len(scores), np.bool_)
+    for part in np.split(scores, np.cumsum(num_choices(space))[:-1], axis=-1):
+        if part.shape[-1] > 1:
+            second, first = np.sort(part, -1)[:, -2:].T
+            rows |= first - second <= 2 * TOLERANCE * np.maximum(1.0, np.abs(first))
+    return rows
+
+
+def example_observations(
+    agent: Any,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    count: int,
+    seed: int,
+) -> Any:
+    """Observations [count, ...] such as the policy may meet, without its environment.
+
+    Around the normaliser's mean where there is one; else within the bounds, or around 0 where there are none.
+    Every mask allows something.
+    """
+    random = np.random.default_rng(seed)
+
+    def draw(space: spaces.Space[Any], normalizer: ObservationNormalizer | None, name: str) -> Any:
+        if isinstance(space, spaces.Dict):
+            parts = normalizer.parts if normalizer is not None else {}
+            return {key: draw(part, parts.get(key), key) for key, part in space.spaces.items()}
+        if name == MASK and num_choices(action_space):
+            return _masks(random, count, num_choices(action_space)).astype(space.dtype)
+        if not isinstance(space, spaces.Box):
+            space.seed(int(random.integers(2**31)))
+            return np.array([space.sample() for _ in range(count)], space.dtype)
+        if space.dtype.kind in "iub":
+            low, high = (np.clip(bound.astype(np.float64), -1000, 1000) for bound in (space.low, space.high))
+            return random.integers(
+                low.astype(np.int64), high.astype(np.int64) + 1, (count, *space.shape)
+            ).astype(space.dtype)
+        normal = random.standard_normal((count, *space.shape))
+        if normalizer is not None and normalizer.moments is not None:
+            normal = normalizer.moments.mean + 2 * np.sqrt(normalizer.moments.variance) * normal
+        else:
+            low, high = (np.clip(bound, -100.0, 100.0) for bound in (space.low, space.high))
+            narrow = (low == space.low) & (high == space.high)
+            normal = np.where(narrow, (low + high) / 2 + (high - low) / 4 * normal, 3 * normal)
+        return np.clip(normal, space.low, space.high).astype(space.dtype)
+
+    drawn = draw(observation_space, getattr(agent, "normalizer", None), "")
+    return tree_map(np.ascontiguousarray, drawn)
+
+
+def _masks(random: np.random.Generator, count: int, choices: tuple[int, ...]) -> np.ndarray:
+    parts = []
+    for number in choices:
+        part = random.random((count, number)) < 0.5
+        part[np.arange(count), random.integers(number, size=count)] = True
+        parts.append(part)
+    return np.concatenate(parts, -1)

@@ -1,0 +1,45 @@
+"""`rl-training export`: a trained policy as one file that acts without this package."""
+
+from typing import Annotated
+
+import typer
+
+from rl_training.verbs.options import Checkpoint, Json, PolicyPath, Which, print_json
+
+
+def export(
+    path: PolicyPath,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="A new file ending in .onnx or .pt2; onnx or torch alone is policy.onnx or policy.pt2."
+        ),
+    ],
+    checkpoint: Checkpoint = Which.last,
+    without_search: Annotated[
+        bool,
+        typer.Option("--without-search", help="Of a policy that plans, export its network's own choice."),
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Write a policy as ONNX or as a torch program, and compare it with the original.
+
+    \b
+    rl-training export runs/ppo-CartPole-v1-s1 --to policy.onnx
+    """
+    from rl_training.runtime import exporting
+
+    done = exporting.export_policy(path, to, checkpoint=checkpoint.value, without_search=without_search)
+    if json_:
+        print_json(done._asdict() | {"path": str(done.path)})
+        return
+    print(f"policy    {done.policy}")
+    if done.left_out:
+        print(f"          without {done.left_out}: actions are what its network alone would choose")
+    for heading, tensors in (("inputs", done.inputs), ("outputs", done.outputs)):
+        for index, (name, kind) in enumerate(tensors.items()):
+            print(f"{heading if index == 0 else '':<8}  {name}  {kind}")
+    print(
+        f"compared  {done.compared:,} observations in {done.engine}: largest difference {done.difference:.1e}"
+    )
+    print(f"written   {done.path}")
