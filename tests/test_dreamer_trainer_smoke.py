@@ -13,8 +13,7 @@ from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.dreamer_trainer import DreamerConfig, DreamerTrainer, train_dreamer
-from rl_training.runtime.evaluation import evaluate
-from rl_training.state.seeding import fold, seed_everything
+from rl_training.state.seeding import seed_everything
 
 TINY: dict[str, Any] = TINY_DREAMER | dict(
     env_id="CartPole-v1",
@@ -159,23 +158,3 @@ def test_compiled_steps_are_the_steps(monkeypatch: Any) -> None:
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DreamerTrainer(DreamerConfig(**TINY | changes))
-
-
-def trained(env_id: str, steps: int, **changes: Any) -> DreamerTrainer:
-    settings: dict[str, Any] = dict(
-        num_envs=4, learning_starts=100, train_ratio=32, batch_size=8, batch_length=8, imagination_horizon=4
-    )
-    settings |= dict(learning_rate=3e-3, gamma=0.9, deter_size=32, hidden_size=32, units=32, mlp_layers=1)
-    settings |= dict(num_latents=4, num_classes=4, blocks=4, buffer_size=20_000, total_timesteps=10**6)
-    config = DreamerConfig(env_id=f"probe/{env_id}-v0", entropy_coef=3e-3, **settings | changes)
-    seed_everything(1)
-    trainer, knobs = DreamerTrainer(config), Controls.of(config)
-    for step in range(0, steps, config.steps_per_iteration):
-        seed_everything(fold(1, step))
-        trainer.iterate(knobs.at(step))
-    return trainer
-
-
-def test_the_best_action_is_found() -> None:
-    trainer = trained("RewardByAction", 500)
-    assert evaluate(trainer.agent, trainer.config, episodes=30, seed=5)["mean_return"] == 1.0
