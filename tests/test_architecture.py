@@ -16,7 +16,7 @@ LAYERS = [
     {"networks"},
     {"data", "envs", "state"},
     {"runtime", "fleet"},
-    {"reporting"},
+    {"reporting", "tuning"},
     {"verbs", "cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

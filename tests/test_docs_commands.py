@@ -10,7 +10,7 @@ import pytest
 from test_cli import cli
 from test_docs import DOCS, blocks
 
-PAGES = ("doctor", "export", "fork", "play", "trackers")
+PAGES = ("doctor", "export", "fork", "play", "trackers", "tune")
 ELSEWHERE = ("pip", "tensorboard", "wandb", "mlflow")  # commands of others, which are not ours to run
 
 

@@ -37,6 +37,7 @@ from rl_training.verbs.options import (
     showing,
 )
 from rl_training.verbs.play import play
+from rl_training.verbs.tune import tune
 
 # Newer typers carry their own copy of click, so its base exception is found through typer, not imported.
 USAGE_ERRORS: Any = tuple(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -283,7 +284,7 @@ def check_env(
         raise typer.Exit(1)
 
 
-for verb in (fork, play, export, doctor):
+for verb in (tune, fork, play, export, doctor):
     app.command()(verb)
 
 

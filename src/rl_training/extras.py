@@ -25,8 +25,9 @@ EXTRAS = {
     "onnx": Extra(
         "export --to FILE.onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}
     ),
-    "plot": Extra("pictures: schedule --png, tune", {"matplotlib": "matplotlib"}),
+    "plot": Extra("schedule --png", {"matplotlib": "matplotlib"}),
     "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
+    "tune": Extra("tune", {"optuna": "optuna", "matplotlib": "matplotlib"}),
     "wandb": Extra("wandb: true", {"wandb": "wandb"}),
     "mlflow": Extra(
         "mlflow: true", {"mlflow-skinny": "mlflow", "sqlalchemy": "sqlalchemy", "alembic": "alembic"}

@@ -1,0 +1,1 @@
+"""Tuning: searching for the hyper-parameters with which a config learns best."""

@@ -1,0 +1,283 @@
+"""A study: many runs of one config with values from a space, in one directory that survives a kill.
+
+    DIR/tune.json         how many trials, and how they are searched
+    DIR/base.yaml         the config that every trial starts from
+    DIR/space.yaml        what is tried
+    DIR/study.db          Optuna's storage: every trial, its values and its evaluations
+    DIR/trials/0007/      the run of a trial, a run directory like any other
+    DIR/best.yaml         at the end: the config with the best values
+    DIR/importance.png    at the end: how much each value mattered
+
+A trial that was under way when the process died is a run that can be resumed, and is: a study that was killed proposes
+and finds what it would have without.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rl_training.config import Config, dump_config, load_config
+from rl_training.config_text import read_text, to_yaml
+from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, one_line
+from rl_training.extras import require_extra
+from rl_training.runtime.display import Display, QuietDisplay, number
+from rl_training.runtime.workflows import refuse_untrusted, resume, train
+from rl_training.state import files
+from rl_training.state.run_directory import RunDirectory
+from rl_training.state.seeding import fold
+from rl_training.tuning.space import Space, read_space
+
+RETURN = "eval/mean_return"
+
+
+class Settings(NamedTuple):
+    """How a study searches."""
+
+    trials: int
+    startup: int = (
+        5  # trials with values drawn at random, and runs that are never cut short, before it learns
+    )
+    pruning: bool = True
+
+
+class Tuned(NamedTuple):
+    """How a study ended, or where it stands if a signal stopped it."""
+
+    folder: Path
+    trials: list[dict[str, Any]]  # number, state, return, values, in order
+    best: dict[str, Any] | None
+    importance: dict[str, float]
+    interrupted: int | None
+
+
+def begin_study(
+    config: Config, space: str | Path, settings: Settings, run_dir: str | Path | None = None
+) -> Path:
+    """Make the directory of a new study; all that is wrong with its parts is said before."""
+    require_extra("tune", "tune")
+    read_space(space, config)
+    run = RunDirectory.create(run_dir, default_name=f"tune-{config.algo}-{config.env_id}-s{config.seed}")
+    try:
+        files.replace_file(run.path / "base.yaml", dump_config(config).encode())
+        files.replace_file(run.path / "space.yaml", read_text(Path(space)).encode())
+        _write_settings(run.path, settings)  # last: with it in place, a killed study can go on
+    except OSError as error:
+        raise StorageError(
+            f"cannot write to {run.path}: {error.strerror}; nothing was trained yet"
+        ) from error
+    return run.path
+
+
+def is_study(path: str | Path) -> bool:
+    return Path(path, "tune.json").is_file()
+
+
+def run_study(
+    folder: str | Path, *, trials: int | None = None, display: Display | None = None, trust_env: bool = False
+) -> Tuned:
+    """Go on with a study until it has so many trials (those it was begun with, unless given); then sum it up."""
+    require_extra("tune", "tune")
+    folder, display = Path(folder), display or QuietDisplay()
+    settings = _read_settings(folder)
+    with RunDirectory(folder).lock():
+        if trials is not None and trials != settings.trials:
+            settings = settings._replace(trials=trials)
+            _write_settings(folder, settings)
+        base = load_config(folder / "base.yaml")
+        refuse_untrusted(base.env_id, trust_env)
+        study = Study(folder, base, read_space(folder / "space.yaml", base), settings, display)
+        display.message(f"search in {folder}")
+        with _quiet():
+            interrupted = study.search()
+            return study.summed_up(interrupted)
+
+
+class Study:
+    """The search itself."""
+
+    def __init__(
+        self, folder: Path, base: Config, space: Space, settings: Settings, display: Display
+    ) -> None:
+        import optuna
+
+        self.folder, self.base, self.space, self.settings, self.display = (
+            folder,
+            base,
+            space,
+            settings,
+            display,
+        )
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=settings.startup)
+        self.optuna = optuna
+        self.study = optuna.create_study(
+            storage=f"sqlite:///{folder.resolve() / 'study.db'}",
+            study_name="tune",
+            direction="maximize",
+            pruner=pruner if settings.pruning else optuna.pruners.NopPruner(),
+            load_if_exists=True,
+        )
+
+    def search(self) -> int | None:
+        """Trials until there are enough; the signal that stopped them, if one did."""
+        finished = self.optuna.trial.TrialState.is_finished
+        while sum(finished(trial.state) for trial in self.study.trials) < self.settings.trials:
+            trial = self.next_trial()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                values = self.space.ask(trial)
+            interrupted = self.try_out(trial, values)
+            if interrupted:
+                return interrupted
+            self.display.message(_told(self._trial(trial.number)))
+        return None
+
+    def next_trial(self) -> Any:
+        """The trial that a kill left open, or a new one, with a sampler that is a function of the trial's number."""
+        trials = self.study.trials
+        left = [trial for trial in trials if trial.state == self.optuna.trial.TrialState.RUNNING]
+        position = left[0].number if left else len(trials)
+        self.study.sampler = self.optuna.samplers.TPESampler(
+            seed=fold(self.base.seed, "trial", position) % 2**32, n_startup_trials=self.settings.startup
+        )
+        return self.optuna.trial.Trial(self.study, left[0]._trial_id) if left else self.study.ask()
+
+    def try_out(self, trial: Any, values: Mapping[str, Any]) -> int | None:
+        """Train with these values and tell the study; the signal that stopped the run, if one did."""
+        states = self.optuna.trial.TrialState
+        path = self.folder / "trials" / f"{trial.number:04d}"
+        trial.set_user_attr("values", dict(values))
+        try:
+            config = self.space.config(self.base, values)
+            watch = Watch(trial, config.total_timesteps)
+            if (path / "config.yaml").exists():
+                result = resume(path, display=watch, trust_env=True)  # its environment is that of the base
+            else:
+                shutil.rmtree(path, ignore_errors=True)  # what a kill left of its start
+                result = train(config, run_dir=path, display=watch)
+        except self.optuna.TrialPruned:
+            self.study.tell(trial, state=states.PRUNED)
+        except NonFiniteError as error:  # a value to keep away from, and no reason to stop
+            trial.set_user_attr("why", one_line(error))
+            self.study.tell(trial, state=states.PRUNED)
+        except ConfigError as error:
+            trial.set_user_attr("why", one_line(error))
+            self.study.tell(trial, state=states.FAIL)
+        else:
+            if result.interrupted:
+                return result.interrupted
+            self.study.tell(trial, result.metrics[RETURN])
+        return None
+
+    def summed_up(self, interrupted: int | None) -> Tuned:
+        trials = [self._trial(trial.number) for trial in self.study.trials]
+        complete = [trial for trial in trials if trial["state"] == "complete"]
+        best = max(complete, key=lambda trial: trial["return"], default=None)
+        importance: dict[str, float] = {}
+        if interrupted is None and best is not None:
+            text = _about(best, len(trials), self.base)
+            found = load_config(self.folder / "trials" / f"{best['number']:04d}" / "config.yaml")
+            files.replace_file(self.folder / "best.yaml", (text + dump_config(found)).encode())
+            importance = self.importance()
+            if importance:
+                from rl_training.tuning.importance_plot import draw_importance
+
+                draw_importance(importance, trials, self.folder / "importance.png")
+        return Tuned(self.folder, trials, best, importance, interrupted)
+
+    def importance(self) -> dict[str, float]:
+        """How much each value mattered, largest first; nothing where too few trials were completed to say."""
+        try:
+            found = self.optuna.importance.get_param_importances(self.study)
+        except (ValueError, RuntimeError):
+            return {}
+        return {name: float(share) for name, share in found.items()}
+
+    def _trial(self, position: int) -> dict[str, Any]:
+        trial = self.study.trials[position]
+        last = trial.intermediate_values.get(trial.last_step) if trial.last_step is not None else None
+        return {
+            "number": trial.number,
+            "state": trial.state.name.lower(),
+            "return": trial.value if trial.value is not None else last,
+            "step": trial.last_step,
+            "values": trial.user_attrs.get("values", {}),
+            "why": trial.user_attrs.get("why"),
+        }
+
+
+class Watch(QuietDisplay):
+    """Reports a run's evaluations to its trial, and ends the run where they are too low."""
+
+    def __init__(self, trial: Any, total: int) -> None:
+        self.trial, self.total = trial, total
+        self.reported = max(trial.storage.get_trial(trial._trial_id).intermediate_values, default=-1)
+
+    def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
+        # What was reported before a kill comes again, and was judged then.
+        if RETURN not in metrics or steps < self.reported:
+            return
+        if steps > self.reported:
+            self.trial.report(metrics[RETURN], steps)
+        if steps < self.total and self.trial.should_prune():
+            import optuna
+
+            raise optuna.TrialPruned
+
+
+def _told(trial: Mapping[str, Any]) -> str:
+    """A trial in one line."""
+    values = ", ".join(f"{name} {to_yaml(_short(value))}" for name, value in trial["values"].items())
+    if trial["state"] == "complete":
+        outcome = f"return {number(trial['return'])}"
+    elif trial["why"]:
+        outcome = f"stopped: {trial['why']}"
+    else:
+        outcome = f"cut short at step {trial['step']:,} with {number(trial['return'])}"
+    return f"trial {trial['number']:<3}  {outcome}  ({values})"
+
+
+def _short(value: Any) -> Any:
+    """A value with four digits, to be read and not to be used."""
+    if isinstance(value, Mapping):
+        return {key: _short(part) for key, part in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _about(best: Mapping[str, Any], trials: int, base: Config) -> str:
+    """The comment that opens best.yaml."""
+    values = "".join(f"#   {name}: {to_yaml(_short(value))}\n" for name, value in best["values"].items())
+    head = f"# {base.algo} on {base.env_id}, the best of {trials} trials: trial {best['number']}"
+    return f"{head}, return {number(best['return'])} at its end.\n# Found:\n{values}"
+
+
+def _write_settings(folder: Path, settings: Settings) -> None:
+    text = json.dumps({"format": 1, **settings._asdict()}, indent=2)
+    files.replace_file(folder / "tune.json", text.encode() + b"\n")
+
+
+def _read_settings(folder: Path) -> Settings:
+    try:
+        found = json.loads((folder / "tune.json").read_bytes())
+        settings = Settings(**{name: found[name] for name in Settings._fields})
+        if type(settings.trials) is not int or type(settings.startup) is not int or found["format"] != 1:
+            raise ValueError("of another format")
+    except FileNotFoundError:
+        raise RunError(f"{folder}: no study here (it has no tune.json)") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{folder / 'tune.json'}: damaged ({one_line(error)})") from error
+    return settings
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Optuna warns about what is experimental in it, which is not for our user."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="optuna")
+        yield

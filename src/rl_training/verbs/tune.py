@@ -1,0 +1,87 @@
+"""`rl-training tune`: search for the hyper-parameters with which a config learns best."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rl_training.verbs.options import Json, Overrides, Quiet, TrustEnv, print_json, showing, signal_name
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG_OR_TUNE_DIR", help="What to tune; or the directory of a search, to go on with."
+    ),
+]
+
+
+def tune(
+    config: Source,
+    overrides: Overrides = None,
+    space: Annotated[
+        Path | None, typer.Option(help="A YAML file that says what to try; needed for a new search.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="How many, in all; needed for a new search.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to write the search; must be new or empty. [default: runs/tune-ALGO-ENV-sSEED]"
+        ),
+    ] = None,
+    startup: Annotated[
+        int, typer.Option(min=1, help="Trials at random, none cut short, before the search learns.")
+    ] = 5,
+    no_pruning: Annotated[
+        bool,
+        typer.Option("--no-pruning", help="Train all trials to their end, also where evaluations are low."),
+    ] = False,
+    trust_env: TrustEnv = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search for the values with which a config learns best; go on after a kill.
+
+    \b
+    rl-training tune ppo/cartpole --space space.yaml --trials 20
+    rl-training tune runs/tune-ppo-CartPole-v1-s1
+    """
+    from rl_training.config_text import to_yaml
+    from rl_training.tuning import study
+
+    if study.is_study(config):
+        if space is not None or overrides or run_dir is not None:
+            raise typer.BadParameter(f"{config} has its own config, space and place; give only --trials")
+        folder = Path(config)
+    else:
+        if space is None or trials is None:
+            raise typer.BadParameter("a new search needs --space FILE and --trials N")
+        from rl_training.config import load_config
+
+        settings = study.Settings(trials, startup, not no_pruning)
+        folder = study.begin_study(load_config(config, overrides or ()), space, settings, run_dir)
+        trust_env = True  # the user wrote the config
+    with showing(quiet) as display:
+        done = study.run_study(folder, trials=trials, display=display, trust_env=trust_env)
+    best, written = done.best, folder / "best.yaml"
+    if json_:
+        print_json(done._asdict() | {"folder": str(folder)})
+    elif done.interrupted:
+        print(f"stopped by {signal_name(done.interrupted)}; everything up to here is saved")
+        print(f"go on with   rl-training tune {folder}")
+    elif best is not None:
+        print(f"best         trial {best['number']} of {len(done.trials)}: return {best['return']:.2f}")
+        for name, value in best["values"].items():
+            print(f"             {name}: {to_yaml(value)}")
+        print("importance" if done.importance else "importance   too few trials to say")
+        for name, share in done.importance.items():
+            print(f"{100 * share:9.0f} %  {name}")
+        if done.importance:
+            print(f"picture      {folder / 'importance.png'}")
+        print(f"train it     rl-training train {written}")
+    if done.interrupted:
+        raise typer.Exit(128 + done.interrupted)
+    if best is None:
+        print("no trial was trained to its end")
+        raise typer.Exit(1)
