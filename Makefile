@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 # One stamp per set of extras; an install runs again only when one of these files changed.
 SETUP_FILES := pyproject.toml constraints.txt hatch_build.py
 
-.PHONY: train test learn faults bench lint clean help
+.PHONY: train test docs learn faults bench lint clean help
 
 help:
 	@echo "make train   train PPO on CartPole-v1 from the shipped config and evaluate it (about a minute)"
 	@echo "make test    the fast test suite, exactly what a bare 'pytest -q' runs"
+	@echo "make docs    the documentation as a site, in build/site; every warning is an error"
 	@echo "make learn   the slow learning gates"
 	@echo "make faults  the long kill and fault tests"
 	@echo "make bench   our speed, alone and against other libraries (long; see docs/benchmarks.md)"
@@ -44,7 +45,13 @@ train: $(VENV)/.installed-core
 	@$(BIN)/rl-training evaluate "$$(ls -dt runs/ppo-CartPole-v1-s1 runs/ppo-CartPole-v1-s1-* 2>/dev/null | head -n 1)" --episodes 50
 
 test: $(VENV)/.installed-test
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	  || echo "no browser found: the tests that look at pages in one are skipped (apt-get install chromium)"
 	@$(BIN)/python -m pytest -q
+
+docs: $(VENV)/.installed-test
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "written: build/site/index.html"
 
 learn: $(VENV)/.installed-all
 	@$(BIN)/python -m pytest -q -s -m learn

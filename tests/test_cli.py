@@ -41,6 +41,8 @@ VERBS = (
     "schedule",
     "check-env",
     "fork",
+    "report",
+    "compare",
     "doctor",
 )
 

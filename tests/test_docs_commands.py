@@ -1,17 +1,47 @@
-"""The pages of the verbs, done: their commands are run in order, with the files they show."""
+"""The documentation, done: commands of every page in order, with the files they show, and all of its Python."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_cli import cli
-from test_docs import DOCS, blocks
+from test_docs import DOCS, PAGES, ROOT, blocks
 
-PAGES = ("doctor", "export", "fork", "play", "trackers", "tune")
-ELSEWHERE = ("pip", "tensorboard", "wandb", "mlflow")  # commands of others, which are not ours to run
+from rl_training.runtime import workflows
+
+# Commands of others, and those that install or measure for hours: not ours to run here.
+ELSEWHERE = ("pip", "make", "cd", ".", "python3", "tensorboard", "wandb", "mlflow")
+HOURS = ("python", "-m", "benchmarks")
+# What a page takes for granted, as commands.
+BEFORE = {
+    "demonstrations": ["rl-training train ppo/cartpole"],
+    "algorithms/dreamer": ["rl-training train dreamer/cartpole total_timesteps=400"],
+}
+# Pages whose trainings are done as they are written; all others are cut short.
+AS_WRITTEN = {
+    "doctor",
+    "export",
+    "trackers",
+    "fork",
+    "play",
+    "report",
+    "seeds",
+    "compare",
+    "index",
+    "scaling",
+    "tune",
+}
+SLOW = {"README", "first_steps", "seeds", "compare", "demonstrations", "own_algorithm"}
+SLOW |= {"algorithms/gail", "algorithms/dreamer"}
+STEPS = 1500
+NO_NEWS = {"NO_MKDOCS_2_WARNING": "1"}
 
 
 def commands(text: str) -> list[list[str]]:
@@ -20,23 +50,101 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line.strip()]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_the_page_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (DOCS / f"{page}.md").read_text("utf-8")
-    for block in blocks(text, "yaml"):
-        name = re.match(r"# (\w+\.yaml)\n", block)
-        assert name, f"the first line of a file on {page}.md says its name"
-        Path(name[1]).write_text(block)
-    done = [words for words in commands(text) if words[0] not in ELSEWHERE]
-    assert any(page in words or page == "trackers" for words in done), (
-        f"{page}.md shows no command of its own"
-    )
-    for words in done:
-        while re.match(r"[A-Z_]+=", words[0]):  # a variable of the shell
-            monkeypatch.setenv(*words.pop(0).split("="))
-        assert words[0] == "rl-training", words
+def ours(words: list[str]) -> bool:
+    return words[0] not in ELSEWHERE and tuple(words[:3]) != HOURS
+
+
+def name_of(page: Path) -> str:
+    return "README" if page.name == "README.md" else page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+TEXTS = {name_of(page): page.read_text("utf-8") for page in PAGES}
+DONE = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
+    for name, text in TEXTS.items()
+    if any(map(ours, commands(text))) or blocks(text, "python")
+]
+
+
+def run(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    while re.match(r"[A-Z_]+=", words[0]):  # a variable of the shell
+        monkeypatch.setenv(*words.pop(0).split("="))
+    if words[0] == "rl-training":
         result = cli(*words[1:])
         assert result.exit_code == 0, f"{shlex.join(words)}: {result.output}"
+    else:
+        assert words[0] == "python" and words[1].startswith("examples/"), words
+        command = [sys.executable, str(ROOT / words[1]), *words[2:]]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, f"{shlex.join(words)}: {done.stdout}{done.stderr}"
+
+
+def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = workflows.train
+
+    def train(config: Any, **options: Any) -> Any:
+        steps = min(config.total_timesteps, STEPS)
+        return whole(config.model_copy(update={"total_timesteps": steps, "eval_episodes": 1}), **options)
+
+    monkeypatch.setattr(workflows, "train", train)
+    monkeypatch.setattr("rl_training.train", train, raising=False)
+
+
+@pytest.mark.parametrize("page", DONE)
+def test_every_command_and_every_block_of_the_page_works(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    text = TEXTS[page]
+    Path("my.yaml").write_text("extends: ppo/cartpole\n")
+    for block in blocks(text, "yaml"):
+        if name := re.match(r"# (\w+\.yaml)\n", block):
+            Path(name[1]).write_text(block)
+    if page not in AS_WRITTEN:
+        cut_short(monkeypatch)
+    for words in map(shlex.split, BEFORE.get(page, ())):
+        run(words, tmp_path, monkeypatch)
+    for words in filter(ours, commands(text)):
+        if words[0] == "export":  # a path of the checkout
+            name, _, value = words[1].partition("=")
+            monkeypatch.setenv(name, str(ROOT / value))
+            monkeypatch.syspath_prepend(str(ROOT / value))
+        else:
+            run(words, tmp_path, monkeypatch)
     for block in blocks(text, "python"):
-        exec(compile(block, page, "exec"), {})
+        exec(compile(block, page, "exec"), {"__name__": page})
+
+
+@pytest.mark.parametrize("verb", ["doctor", "export", "fork", "play", "report", "compare"])
+def test_the_page_of_a_verb_shows_it(verb: str) -> None:
+    assert any(words[:2] == ["rl-training", verb] for words in commands(TEXTS[verb]))
+    assert any("--seeds" in words for words in commands(TEXTS["seeds"]))
+
+
+@pytest.mark.parametrize(
+    ("page", "example"), [("own_algorithm", "reinforce"), ("own_environment", "corridor")]
+)
+def test_the_examples_are_those_on_the_pages(page: str, example: str) -> None:
+    (shown,) = blocks(TEXTS[page], "python")
+    assert shown == (ROOT / "examples" / f"{example}.py").read_text("utf-8")
+
+
+def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | NO_NEWS
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    ppo = (tmp_path / "site" / "algorithms" / "ppo.html").read_text("utf-8")
+    assert 'href="../code/algorithms/ppo.py.html"' in ppo, "names of source files are links"
+    assert "clip_coef" in (tmp_path / "site" / "code" / "algorithms" / "ppo.py.html").read_text("utf-8")

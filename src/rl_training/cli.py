@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from rl_training.errors import ActorError, ConfigError, ExportError, NonFiniteError, StorageError, UserError
+from rl_training.verbs.compare import compare
 from rl_training.verbs.doctor import doctor
 from rl_training.verbs.export import export
 from rl_training.verbs.fork import fork
@@ -37,6 +38,8 @@ from rl_training.verbs.options import (
     showing,
 )
 from rl_training.verbs.play import play
+from rl_training.verbs.report import report
+from rl_training.verbs.seeds import train_seeds
 from rl_training.verbs.tune import tune
 
 # Newer typers carry their own copy of click, so its base exception is found through typer, not imported.
@@ -102,21 +105,34 @@ def train(
         Path | None,
         typer.Option(help="Where to write the run; must be new or empty. [default: runs/ALGO-ENV-sSEED]"),
     ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Train several seeds as one experiment, in runs/ALGO-ENV-seeds: 1-5 or 1,2,7."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="With --seeds: how many run side by side.")] = 1,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train an algorithm from a config.
 
+    With --seeds every seed is a run of its own; killed, the same command goes on where it was.
+
     \b
     rl-training train ppo/cartpole
+    rl-training train ppo/cartpole --seeds 1-5 --jobs 2
     rl-training train my.yaml seed=2 clip_coef_schedule='{type: linear, start: 0.3, end: 0.1}'
     """
     from rl_training.config import load_config, located
 
     checked = load_config(config, overrides or ())
+    if seeds is None and jobs > 1:
+        raise UserError("--jobs is for several runs: add --seeds, such as --seeds 1-5")
     from rl_training.runtime import workflows
 
     try:
+        if seeds is not None:
+            train_seeds(checked, overrides or (), seeds, jobs, run_dir, json_, quiet)
+            return
         with showing(quiet) as display:
             result = workflows.train(checked, run_dir=run_dir, display=display)
     except ConfigError as error:
@@ -284,7 +300,7 @@ def check_env(
         raise typer.Exit(1)
 
 
-for verb in (tune, fork, play, export, doctor):
+for verb in (tune, fork, play, export, report, compare, doctor):
     app.command()(verb)
 
 

@@ -25,14 +25,16 @@ EXTRAS = {
     "onnx": Extra(
         "export --to FILE.onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}
     ),
-    "plot": Extra("schedule --png", {"matplotlib": "matplotlib"}),
+    "plot": Extra("pictures: schedule --png, compare --png", {"matplotlib": "matplotlib"}),
     "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
     "tune": Extra("tune", {"optuna": "optuna", "matplotlib": "matplotlib"}),
     "wandb": Extra("wandb: true", {"wandb": "wandb"}),
     "mlflow": Extra(
         "mlflow: true", {"mlflow-skinny": "mlflow", "sqlalchemy": "sqlalchemy", "alembic": "alembic"}
     ),
-    "video": Extra("play", {"imageio-ffmpeg": "imageio_ffmpeg", "pygame-ce": "pygame"}),
+    "video": Extra(
+        "play, the video of a report", {"imageio-ffmpeg": "imageio_ffmpeg", "pygame-ce": "pygame"}
+    ),
 }
 
 

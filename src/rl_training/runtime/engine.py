@@ -103,6 +103,7 @@ class Engine:
         self.trackers = Trackers(self.display.warning)
         self.display.start(config, self.run.path, progress.steps, total)
         self.began, self.began_at = time.perf_counter(), progress.steps
+        self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)
         try:
             if progress.steps < total:
                 self.trackers.start(config, self.run)
@@ -130,19 +131,32 @@ class Engine:
         config, progress, total = self.config, self.progress, self.config.total_timesteps
         seed_everything(fold(config.seed, "iteration", progress.iteration))
         knobs = self.controls.at(progress.steps)
-        try:
-            metrics = self.trainer.iterate(knobs)
-        except NonFiniteError as error:
-            raise NonFiniteError(error.tensor, error.env_index, progress.steps + (error.step or 0)) from error
+        with self._spending("learn"):
+            try:
+                metrics = self.trainer.iterate(knobs)
+            except NonFiniteError as error:
+                steps = progress.steps + (error.step or 0)
+                raise NonFiniteError(error.tensor, error.env_index, steps) from error
+        self.spent["collect"] += metrics.collect_seconds
+        self.spent["learn"] -= metrics.collect_seconds
         progress.iteration += 1
         progress.steps += metrics.steps
         progress.window.add(metrics)
         if progress.due("log", config.log_every, total):
             self._write(progress.window.take() | knobs.used)
         if progress.due("evaluate", config.eval_every, total):
-            self._evaluate()
+            with self._spending("evaluate"):
+                self._evaluate()
         if progress.due("checkpoint", config.checkpoint_every, total):
-            self._checkpoint()
+            with self._spending("checkpoint"):
+                self._checkpoint()
+
+    @contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        """Count the seconds of the clock that something takes."""
+        began = time.perf_counter()
+        yield
+        self.spent[what] += time.perf_counter() - began
 
     def _write(self, values: Mapping[str, float]) -> None:
         """One line of metrics.jsonl, which holds nothing that depends on the clock, and one of timing.jsonl."""
@@ -152,6 +166,7 @@ class Engine:
         seconds = time.perf_counter() - self.began
         speed = (self.progress.steps - self.began_at) / seconds
         timing = {"wall_seconds": round(seconds, 3), "steps_per_second": round(speed, 1)}
+        timing |= {f"{name}_seconds": round(spent, 3) for name, spent in self.spent.items()}
         timing |= self.trainer.timing()
         with self._storing():
             self.metrics_log.write(_line({"step": self.progress.steps, **values}))

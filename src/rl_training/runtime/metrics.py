@@ -20,6 +20,7 @@ class Metrics:
         self.steps = steps
         self.episodes = episodes  # (lane, return, length)
         self.values: dict[str, list[Tensor | float]] = {}
+        self.collect_seconds = 0.0  # of the clock, for timing.jsonl: how long gathering experience took
 
     def add(self, values: Mapping[str, Tensor | float]) -> None:
         """Take in one value for each name; names added several times are averaged."""
@@ -64,6 +65,7 @@ class MetricsWindow(Stateful):
         if self.recent:
             returns, lengths = zip(*self.recent, strict=True)
             line["episode_return"] = float(np.mean(returns))
+            line["episode_return_std"] = float(np.std(returns))
             line["episode_length"] = float(np.mean(lengths))
         line |= {name: total / self.counts[name] for name, total in self.totals.items()}
         self.totals, self.counts = {}, {}

@@ -142,7 +142,11 @@ class MuZeroTrainer(OffPolicyTrainer):
         if self.updates % self.config.target_update_interval == 0:
             self.target_weights.copy_(self.optimizer.parameters)
         means = {name: part.item() for name, part in parts.items()}
-        return step | means | {"loss": loss.item(), "value": value.mean().item()}
+        found_by_search = {
+            "value_error": float(np.abs(error).mean()),
+            "visit_entropy": mean_entropy(batch["policy"], batch["acted"]),
+        }
+        return step | means | found_by_search | {"loss": loss.item(), "value": value.mean().item()}
 
     def draw(self, now: Now) -> Batch:
         gamma = now.gamma * self.agent.discount_sign
@@ -202,6 +206,12 @@ class MuZeroTrainer(OffPolicyTrainer):
 def planning(now: Now) -> dict[str, Any]:
     """What a search must know of the knobs."""
     return {name: getattr(now, name) for name in PLANNING}
+
+
+def mean_entropy(policy: Tensor, acted: Tensor) -> float:
+    """The mean entropy, in nats, of the searches' policies [..., A] where one was acted on."""
+    entropy = torch.special.entr(policy).sum(-1)
+    return ((entropy * acted).sum() / acted.sum().clamp(min=1)).item()
 
 
 def train_muzero(config: MuZeroConfig, **options: Any) -> Result:

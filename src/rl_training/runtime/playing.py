@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,10 +48,12 @@ def play_run(
     sample: bool = False,
     checkpoint: Which = "last",
     trust_env: bool = False,
+    most_frames: int | None = None,
 ) -> Played:
     """Play whole episodes one after the other; shown here, or written to the new file `video`.
 
-    One episode is that of `evaluate_checkpoint` with the same seed. Greedy unless `sample`.
+    One episode is that of `evaluate_checkpoint` with the same seed. Greedy unless `sample`. A video ends after
+    `most_frames`, if given, and so does the playing; an episode that was cut short is not counted.
     """
     if video is not None:
         refuse_video(Path(video))
@@ -62,10 +64,12 @@ def play_run(
     if mode is not None:
         config = config.model_copy(update={"env_kwargs": config.env_kwargs | {"render_mode": mode}})
     config = config.model_copy(update={"vectorization": "sync"})
-    with _writing(video, rate) as film, _one_line_if_it_cannot_be_drawn(config.env_id):
+    with _writing(video, rate, most_frames) as film, _one_line_if_it_cannot_be_drawn(config.env_id):
         show = film.add if video is not None else print if mode == "ansi" else None
         camera = None if show is None else lambda lanes: Filmed(lanes, config, show)
-        played = play(agent, config, episodes=episodes, seed=seed, sample=sample, lanes=1, through=camera)
+        played: list[tuple[float, int]] = []
+        with suppress(Enough):
+            played = play(agent, config, episodes=episodes, seed=seed, sample=sample, lanes=1, through=camera)
     return Played(played, film.count, rate)
 
 
@@ -143,11 +147,15 @@ class Filmed:
         return np.repeat(obs[0, -1].repeat(4, 0).repeat(4, 1)[..., None], 3, -1)
 
 
+class Enough(Exception):
+    """A video has all the pictures it may have."""
+
+
 class Film:
     """Pictures on their way into a file, which bears another name until it is complete."""
 
-    def __init__(self, path: Path | None, rate: int) -> None:
-        self.path, self.rate, self.count = path, rate, 0
+    def __init__(self, path: Path | None, rate: int, most: int | None) -> None:
+        self.path, self.rate, self.most, self.count = path, rate, most, 0
         self.writer: Any = None
 
     @property
@@ -174,11 +182,13 @@ class Film:
             self.writer.send(None)
         self.writer.send(picture)
         self.count += 1
+        if self.count == self.most:
+            raise Enough
 
 
 @contextmanager
-def _writing(video: str | Path | None, rate: int) -> Iterator[Film]:
-    film = Film(None if video is None else Path(video), rate)
+def _writing(video: str | Path | None, rate: int, most: int | None) -> Iterator[Film]:
+    film = Film(None if video is None else Path(video), rate, most)
     driver = os.environ.get("SDL_VIDEODRIVER")
     try:
         if film.path is not None:

@@ -174,10 +174,14 @@ def _is_leftover(name: str) -> bool:
     return name in (".lock", "manifest.json") or name.startswith(files.WRITING)
 
 
+def directory_name(name: str) -> str:
+    """What is left of a name in a path: ALE/Pong-v5 and module:EnvId are names of envs, but not of directories."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+
+
 def _numbered(root: Path, name: str) -> Path:
     """Make and return the first of root/name, root/name-2, root/name-3, ... that is not there yet."""
-    # ALE/Pong-v5 and module:EnvId are names of envs, but not of directories.
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+    name = directory_name(name)
     files.make_directory(root)
     number = 1
     while True:

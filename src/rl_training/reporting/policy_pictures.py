@@ -1,0 +1,126 @@
+"""What a policy looks like: a short video of it, and what its world model, if it has one, expects to see."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from rl_training.errors import UserError
+from rl_training.reporting.imagination import imagine_open_loop
+from rl_training.reporting.page import Chart, Page, Series
+from rl_training.runtime.dreamer_policy import DreamerPolicy
+from rl_training.runtime.playing import play_run
+from rl_training.runtime.workflows import load_agent
+
+MOST_FRAMES = 500
+MOST_BYTES = 1_000_000  # of a video inside a page
+CONTEXT = 5  # steps a world model sees before it goes on alone
+AHEAD = 45  # and how far it then goes
+MOST_CURVES = 8
+
+
+def add_policy(page: Page, run: Path, *, must: bool, trust_env: bool) -> None:
+    """The policy at work. What cannot be shown is said on the page, or raised where it must be shown."""
+    page.heading("The policy")
+    said: set[str] = set()
+    for add, what in ((add_video, "video"), (add_predictions, "look into its world model")):
+        try:
+            add(page, run, trust_env)
+        except UserError as error:
+            if must:
+                raise
+            if str(error) not in said:  # a run without a checkpoint has neither, for the same reason
+                page.text(f"No {what}: {error}")
+            said.add(str(error))
+
+
+def add_video(page: Page, run: Path, trust_env: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, most = Path(folder) / "policy.mp4", MOST_FRAMES
+        while True:
+            played = play_run(run, video=path, trust_env=trust_env, most_frames=most)
+            data = path.read_bytes()
+            if len(data) <= MOST_BYTES or most < 20:
+                break
+            path.unlink()  # pictures full of detail: a shorter video of them
+            most = min(most, played.frames) // 2
+    if played.episodes:
+        caption = "One greedy episode of the last checkpoint: return {:.6g}, {} steps.".format(
+            *played.episodes[0]
+        )
+    else:
+        caption = f"The first {played.frames} steps of a greedy episode of the last checkpoint."
+    page.picture("one episode", "video/mp4", data, caption)
+
+
+def add_predictions(page: Page, run: Path, trust_env: bool) -> None:
+    """What happens, beside what the policy's world model, if it has one, expects from the actions alone."""
+    _, agent, _ = load_agent(run, "last")
+    if not isinstance(agent, DreamerPolicy):
+        return
+    imagined = imagine_open_loop(run, steps=AHEAD, context=CONTEXT, trust_env=trust_env)
+    page.heading("What the world model expects")
+    page.text(
+        f"The model sees the first {CONTEXT} observations of an episode, and after that only the actions taken."
+    )
+    for name, truth in imagined.truth.items():
+        guess = imagined.predicted[name]
+        if truth.ndim >= 3:
+            caption = "From top to bottom: what happened, what was expected, the difference."
+            page.picture(name, "image/png", png(filmstrip(truth, guess)), caption)
+        else:
+            page.add_charts(
+                prediction_curves(name, truth.reshape(len(truth), -1), guess.reshape(len(guess), -1))
+            )
+
+
+def prediction_curves(name: str, truth: np.ndarray, guess: np.ndarray) -> list[Chart]:
+    steps = np.arange(len(truth), dtype=np.float64)
+    return [
+        Chart(
+            f"{name}[{index}]" if truth.shape[1] > 1 else name,
+            "step of the episode",
+            [
+                Series("what happened", steps, truth[:, index].astype(np.float64)),
+                Series("what was expected", steps, guess[:, index].astype(np.float64)),
+            ],
+        )
+        for index in range(min(truth.shape[1], MOST_CURVES))
+    ]
+
+
+def filmstrip(truth: np.ndarray, guess: np.ndarray, pictures: int = 10) -> np.ndarray:
+    """Pictures [T, H, W, C], [T, C, H, W] or [T, H, W] side by side, in three rows: one picture of bytes."""
+    chosen = np.linspace(0, len(truth) - 1, min(pictures, len(truth))).astype(int)
+    rows = [np.stack([_picture(part[index]) for index in chosen]) for part in (truth, guess)]
+    rows.append(np.abs(rows[0].astype(np.int16) - rows[1]).astype(np.uint8))
+    return np.concatenate([np.concatenate(list(row), axis=1) for row in rows], axis=0)
+
+
+def _picture(frame: np.ndarray) -> np.ndarray:
+    """One frame as [H, W, 3] bytes; of stacked frames the newest."""
+    if frame.dtype != np.uint8:
+        frame = np.clip(np.asarray(frame, np.float64), 0, 255).round().astype(np.uint8)
+    if frame.ndim == 3 and frame.shape[-1] not in (1, 3):
+        frame = frame.transpose(1, 2, 0) if frame.shape[0] == 3 else frame[-1]
+    if frame.ndim == 2:
+        frame = frame[..., None]
+    return np.repeat(frame, 3, axis=-1) if frame.shape[-1] == 1 else frame
+
+
+def png(picture: np.ndarray) -> bytes:
+    """[H, W, 3] bytes as a PNG file, which is little more than zlib."""
+    height, width, _ = picture.shape
+    lines = np.zeros((height, 1 + 3 * width), np.uint8)  # each line begins with a 0: no filter
+    lines[:, 1:] = picture.reshape(height, -1)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IDAT", zlib.compress(lines.tobytes(), 9))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")

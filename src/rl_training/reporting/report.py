@@ -1,0 +1,339 @@
+"""The report of a run: one page that says what was trained, how it went, and what came of it.
+
+It is made from what every run directory holds, whatever the algorithm: its config, manifest, metrics, timing and
+checkpoints. Only the video and a world model's predictions need the policy itself, and may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.config import dump_config, load_config
+from rl_training.config_text import parse_yaml, read_text, to_yaml
+from rl_training.errors import CheckpointError, UserError
+from rl_training.registry import shipped_configs
+from rl_training.reporting.page import Chart, Page, Series, write_page
+from rl_training.reporting.policy_pictures import add_policy
+from rl_training.reporting.records import SCORE, Curve, Line, Record, read_run
+from rl_training.runtime.controls import find_control
+from rl_training.runtime.display import duration, number
+from rl_training.state import checkpoints
+from rl_training.state.run_directory import RunDirectory
+
+# Shown among the learning curves, or not worth a chart.
+RETURNS = ("step", "episodes", "episode_return", "episode_return_std", "episode_length")
+PHASES = {
+    "collect_seconds": "gathering experience",
+    "learn_seconds": "learning",
+    "evaluate_seconds": "evaluating",
+    "checkpoint_seconds": "saving",
+}
+
+
+def write_report(
+    run_dir: Path | str, out: Path | None = None, *, video: bool | None = None, trust_env: bool = False
+) -> Path:
+    """Write the page of a run, to RUN/report.html unless `out` is given; where it lies.
+
+    A video of the policy is in it where one can be made; with `video=True` it must be, with False it is not.
+    """
+    record = read_run(run_dir)
+    page = Page(headline(record.config))
+    page.text(summary(record))
+    page.facts(facts(record))
+    page.heading("Learning curves")
+    page.add_charts(learning_curves(record), wide=True)
+    if video is not False:
+        add_policy(page, record.path, must=video is True, trust_env=trust_env)
+    add_knobs(page, record)
+    charts = learning(record)
+    if charts:
+        page.heading("Learning")
+        page.add_charts(charts)
+    add_time(page, record)
+    add_config(page, record)
+    add_checkpoints(page, record)
+    add_origin(page, record)
+    path = out or record.path / "report.html"
+    write_page(page, path)
+    return path
+
+
+def headline(config: Mapping[str, Any]) -> str:
+    return f"{config['algo']} on {config['env_id']}, seed {config['seed']}"
+
+
+def summary(record: Record) -> str:
+    """What was trained and how it ended, in a sentence or two."""
+    total = record.config["total_timesteps"]
+    took = f" in {duration(seconds)}" if (seconds := wall_seconds(record.timing)) else ""
+    if record.finished:
+        text = f"Trained for {record.steps:,} environment steps{took}, to its end."
+    else:
+        share = 100 * record.steps // total
+        text = f"Not finished: {record.steps:,} of {total:,} environment steps ({share} %){took}."
+    evaluations = [line for line in record.metrics if SCORE in line]
+    if not evaluations:
+        return f"{text} It has not been evaluated yet."
+    last, best = evaluations[-1], max(evaluations, key=lambda line: line[SCORE])
+    spread = f" ± {number(last['eval/std_return'])}" if "eval/std_return" in last else ""
+    text += f" The last evaluation returned {number(last[SCORE])}{spread}"
+    if best[SCORE] > last[SCORE]:
+        return f"{text}; the best one, {number(best[SCORE])}, was at step {int(best['step']):,}."
+    return f"{text}, and none before it more." if len(evaluations) > 1 else f"{text}."
+
+
+def facts(record: Record) -> Iterator[tuple[str, str]]:
+    """The numbers worth a tile."""
+    evaluations, returns = record.curve(SCORE), record.curve("episode_return")
+    if len(evaluations.values):
+        yield number(evaluations.values[-1]), "last evaluation"
+        yield number(evaluations.values.max()), "best evaluation"
+    if len(returns.values):
+        yield number(returns.values[-1]), "last training episodes"
+    yield f"{record.steps:,}", f"of {record.config['total_timesteps']:,} steps"
+    if record.timing:
+        seconds = wall_seconds(record.timing)
+        yield duration(seconds), "of training"
+        yield f"{record.timing[-1]['steps_per_second']:,.0f}", "steps per second"
+
+
+def learning_curves(record: Record) -> list[Chart]:
+    """Evaluation and training returns with their spread."""
+    charts = []
+    mean, spread = record.curve(SCORE), record.curve("eval/std_return")
+    if len(mean.values):
+        note = "Mean return of whole episodes with greedy actions; the band is one standard deviation."
+        charts.append(Chart("evaluation", "step", [_with_spread(mean, spread)], note))
+    mean, spread = record.curve("episode_return"), record.curve("episode_return_std")
+    if len(mean.values):
+        note = "Mean return of the last 100 training episodes; the band is one standard deviation."
+        charts.append(Chart("training", "step", [_with_spread(mean, spread)], note))
+    return charts
+
+
+def _with_spread(mean: Curve, spread: Curve) -> Series:
+    """A curve of returns in a band, where its spread was logged with it (older runs have none in training)."""
+    if not np.array_equal(mean.steps, spread.steps):
+        return Series("return", *mean)
+    return Series("return", *mean, mean.values - spread.values, mean.values + spread.values)
+
+
+def training_lines(record: Record) -> list[Line]:
+    return [line for line in record.metrics if SCORE not in line]
+
+
+def knob_names(config: Mapping[str, Any]) -> list[str]:
+    return [name for name in config if find_control(name) is not None]
+
+
+def add_knobs(page: Page, record: Record) -> None:
+    """Every knob over the run: a chart where it moved, a row where it did not."""
+    lines = training_lines(record)
+    steps = np.array([line["step"] for line in lines], np.float64)
+    moving, still = [], []
+    for name in knob_names(record.config):
+        values = np.array([line.get(name, np.nan) for line in lines], np.float64)
+        known = values[np.isfinite(values)]
+        if len(known) and (len(known) < len(values) or known.min() != known.max()):
+            moving.append(Chart(name, "step", [Series(name, steps, values)]))
+        else:
+            still.append((name, number(known[0]) if len(known) else "off"))
+    if not moving and not still:
+        return
+    page.heading("Knobs")
+    if moving:
+        page.add_charts(moving)
+    if still:
+        page.text("Constant over the run:" if moving else "All constant over the run:")
+        page.table(("knob", "value"), still)
+
+
+def learning(record: Record) -> list[Chart]:
+    """The length of episodes, and every other number that training logged: losses and their relatives."""
+    lengths = [
+        Series(words, *curve)
+        for name, words in (("episode_length", "training"), ("eval/mean_length", "evaluation"))
+        if len((curve := record.curve(name)).values)
+    ]
+    knobs = set(knob_names(record.config))
+    names = dict.fromkeys(name for line in training_lines(record) for name in line)
+    return [Chart("length of episodes", "step", lengths)] * bool(lengths) + [
+        Chart(name, "step", [Series(name, *record.curve(name))])
+        for name in names
+        if name not in knobs and name not in RETURNS
+    ]
+
+
+def sessions(timing: list[Line]) -> list[list[Line]]:
+    """The lines of each process that trained: on resume the clock begins anew."""
+    found: list[list[Line]] = []
+    for line in timing:
+        if not found or line.get("wall_seconds", 0.0) < found[-1][-1].get("wall_seconds", 0.0):
+            found.append([])
+        found[-1].append(line)
+    return found
+
+
+def wall_seconds(timing: list[Line]) -> float:
+    return sum(session[-1].get("wall_seconds", 0.0) for session in sessions(timing))
+
+
+def speeds(timing: list[Line]) -> Series:
+    """Steps per second between log lines; what a process did before its first line is averaged into it."""
+    steps, values = [], []
+    for session in sessions(timing):
+        # Of the lines at one step the last counts: an evaluation belongs to the stretch after it.
+        lines = list({line["step"]: line for line in reversed(session)}.values())[::-1]
+        steps.append(lines[0]["step"])
+        values.append(lines[0].get("steps_per_second", np.nan))
+        for before, after in pairwise(lines):
+            took = after["wall_seconds"] - before["wall_seconds"]
+            if after["step"] > before["step"] and took > 0:
+                steps.append(after["step"])
+                values.append((after["step"] - before["step"]) / took)
+    return Series("steps per second", np.array(steps, np.float64), np.array(values, np.float64))
+
+
+def time_spent(timing: list[Line]) -> dict[str, float]:
+    """Seconds of the clock by what they went into, over all processes."""
+    ends = [session[-1] for session in sessions(timing)]
+    spent = {words: sum(end.get(name, 0.0) for end in ends) for name, words in PHASES.items()}
+    if not any(spent.values()):
+        return {}
+    spent["everything else"] = max(0.0, wall_seconds(timing) - sum(spent.values()))
+    return {words: seconds for words, seconds in spent.items() if seconds > 0}
+
+
+def add_time(page: Page, record: Record) -> None:
+    if not record.timing:
+        return
+    page.heading("Time")
+    processes = len(sessions(record.timing))
+    if processes > 1:
+        page.text(f"Trained by {processes} processes, one after the other: the run was resumed.")
+    spent = time_spent(record.timing)
+    if spent:
+        page.shares({words: (seconds, duration(seconds)) for words, seconds in spent.items()})
+    page.add_charts([Chart("steps per second", "step", [speeds(record.timing)])], wide=True)
+
+
+def shipped_beside(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """What the config differs least from: a shipped config of its algorithm and environment, or the defaults."""
+    candidates: dict[str, dict[str, Any]] = {}
+    for name in shipped_configs():
+        if name.startswith(f"{config['algo']}/"):
+            shipped = _written(name)
+            if shipped is not None and shipped["env_id"] == config["env_id"]:
+                candidates[name] = shipped
+    if not candidates:
+        defaults = _written({"algo": config["algo"], "env_id": config["env_id"]})
+        return None if defaults is None else (f"the defaults of {config['algo']}", defaults)
+
+    def differences(name: str) -> int:
+        keys = config.keys() | candidates[name].keys()
+        return sum(config.get(key) != candidates[name].get(key) for key in keys)
+
+    nearest = min(candidates, key=differences)
+    return nearest, candidates[nearest]
+
+
+def _written(source: Any) -> dict[str, Any] | None:
+    """A config as a run would store it; None where it cannot be loaded here."""
+    try:
+        return parse_yaml(dump_config(load_config(source)), "config").data
+    except UserError:
+        return None
+
+
+def add_config(page: Page, record: Record) -> None:
+    config = record.config
+    page.heading("Config")
+    beside = shipped_beside(config)
+    if beside is not None:
+        name, shipped = beside
+        keys = [*config, *(key for key in shipped if key not in config)]
+        rows = [
+            (key, _shown(config.get(key)), _shown(shipped.get(key)))
+            for key in keys
+            if config.get(key) != shipped.get(key)
+        ]
+        if rows:
+            page.text(f"It differs from {name} in:")
+            page.table(("field", "here", name), rows)
+        else:
+            page.text(f"It is {name}, as shipped.")
+    page.code(read_text(record.path / "config.yaml"), "config.yaml")
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else to_yaml(value)
+
+
+def add_checkpoints(page: Page, record: Record) -> None:
+    run = RunDirectory(record.path)
+    rows = []
+    scores = {int(line["step"]): line[SCORE] for line in record.metrics if SCORE in line}
+    newest = sorted(run.checkpoints.glob("step-*"))[-1:]
+    for words, path in [("last", path) for path in newest] + [("best", run.best)]:
+        if not path.is_dir():
+            continue
+        try:
+            step = checkpoints.checkpoint_step(path)
+        except CheckpointError as error:
+            rows.append((words, "–", "–", str(error)))
+            continue
+        score = number(scores[step]) if step in scores else "–"
+        rows.append((words, f"{step:,}", score, str(path)))
+    page.heading("Checkpoints")
+    if rows:
+        page.table(("which", "step", "evaluation there", "path"), rows)
+        page.code(
+            f"rl-training evaluate {record.path} --checkpoint best\nrl-training play {record.path}\n"
+            + ("" if record.finished else f"rl-training resume {record.path}\n"),
+            "what to do with them",
+        )
+    else:
+        page.text("None was saved yet.")
+
+
+def add_origin(page: Page, record: Record) -> None:
+    """What made the run: versions, machine, state of the code, ancestors."""
+    manifest = record.manifest
+    rows = [
+        (name, str(version))
+        for name, version in _mapping(manifest, "versions").items()
+        if version is not None
+    ]
+    git = _mapping(manifest, "git")
+    if git:
+        rows.append(("git commit", f"{git.get('commit')}{' and changes' if git.get('dirty') else ''}"))
+    for name in ("platform", "threads", "started_at"):
+        if name in manifest:
+            rows.append((name.replace("_", " "), str(manifest[name])))
+    if _mapping(manifest, "environment"):
+        rows.append(("environment", to_yaml(manifest["environment"])))
+    rows.append(("run", str(record.path)))
+    page.heading("Made with")
+    page.table(("what", "which"), rows)
+    lineage = manifest.get("lineage")
+    if isinstance(lineage, list) and lineage:
+        page.text("Forked from, nearest first:")
+        page.table(
+            ("run", "step", "changes"),
+            [
+                (str(each.get("parent")), str(each.get("step")), ", ".join(_mapping(each, "changes")))
+                for each in lineage
+                if isinstance(each, dict)
+            ],
+        )
+
+
+def _mapping(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = values.get(name)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,281 @@
+"""Several seeds of one config as one experiment: each a normal run, in a process of its own, some of them at a time.
+
+An experiment is a directory `runs/<algo>-<env>-seeds` that holds `experiment.json` (its config without the seed) and a
+run directory `s<seed>` for each seed. The same command goes on where it was, whatever stopped it: finished runs are
+left as they are, begun ones are resumed, and seeds that are new are trained.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from rl_training.config import Config, load_config
+from rl_training.errors import ActorError, NonFiniteError, RunError, StorageError, UserError, one_line
+from rl_training.runtime import workflows
+from rl_training.runtime.display import QuietDisplay
+from rl_training.runtime.engine import stop_signals
+from rl_training.state import checkpoints, files
+from rl_training.state.run_directory import RunDirectory, directory_name
+
+FORMAT = 1
+IDENTITY = "experiment.json"
+MOST_SEEDS = 1000
+
+
+@dataclass
+class SeedRun:
+    """One seed of an experiment, and how far it is."""
+
+    seed: int
+    path: Path
+    status: str = "waiting"  # then running, and at the end done, stopped or failed
+    steps: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass
+class Experiment:
+    """All seeds that were asked for, and the signal that stopped them, if one did."""
+
+    path: Path
+    config: Config
+    runs: list[SeedRun]
+    interrupted: int | None = None
+
+
+class SeedsDisplay(Protocol):
+    """What is told while the seeds run."""
+
+    def start(self, experiment: Experiment) -> None: ...
+
+    def update(self, run: SeedRun) -> None: ...
+
+    def warning(self, text: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`1-5`, `3` or `1-3,7`: each seed once, in the order given."""
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part)
+        if found is None:
+            raise UserError(f"--seeds {text}: seeds are written 1-5 or 1,2,7")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise UserError(f"--seeds {text}: {first}-{last} goes backwards")
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise UserError(f"--seeds {text}: more than {MOST_SEEDS} seeds")
+        seeds |= dict.fromkeys(range(first, last + 1))
+    return list(seeds)
+
+
+def train_seeds(
+    config: Config,
+    seeds: Sequence[int],
+    *,
+    jobs: int = 1,
+    run_dir: Path | None = None,
+    display: SeedsDisplay,
+) -> Experiment:
+    """Train every seed to its end, `jobs` at a time, in the experiment of this config."""
+    workflows.make_trainer(
+        config
+    ).close()  # what is wrong with a config or an environment leaves nothing behind
+    path = open_experiment(config, run_dir)
+    runs = [SeedRun(seed, path / f"s{seed}") for seed in seeds]
+    experiment = Experiment(path, config, runs)
+    for run in runs:
+        _look(run, config)
+    display.start(experiment)
+    try:
+        with stop_signals() as stop:
+            _run_all(experiment, jobs, display, stop)
+        experiment.interrupted = stop.number if any(run.status == "stopped" for run in runs) else None
+    finally:
+        display.finish()
+    return experiment
+
+
+def open_experiment(config: Config, run_dir: Path | None) -> Path:
+    """The directory of this config's experiment: the one it has already, or a new one."""
+    mine = {name: value for name, value in config.model_dump(mode="json").items() if name != "seed"}
+    if run_dir is not None:
+        theirs = _identity(run_dir)
+        if theirs is not None and theirs != mine:
+            changed = [name for name in mine if theirs.get(name) != mine[name]]
+            raise RunError(f"{run_dir}: holds an experiment of another config ({', '.join(changed)} differ)")
+        if theirs is None and run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+            raise RunError(f"{run_dir}: is not empty, and no experiment; choose another directory")
+        return _begin(run_dir, mine)
+    for path in _default_places(config):
+        theirs = _identity(path)
+        if theirs == mine or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return _begin(path, mine)
+    raise AssertionError("there is always one more place")
+
+
+def _default_places(config: Config) -> Iterator[Path]:
+    name = directory_name(f"{config.algo}-{config.env_id}-seeds")
+    yield Path("runs") / name
+    number = 2
+    while True:
+        yield Path("runs") / f"{name}-{number}"
+        number += 1
+
+
+def _identity(path: Path) -> dict[str, Any] | None:
+    """The config of the experiment at `path`; None where there is none."""
+    try:
+        said = json.loads((path / IDENTITY).read_bytes())
+        number, config = said["format"], said["config"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise RunError(f"{path / IDENTITY}: damaged ({one_line(error)})") from error
+    if type(number) is not int or number > FORMAT:
+        raise RunError(f"{path}: was written by a newer version (format {number}); update rl-training")
+    if not isinstance(config, dict):
+        raise RunError(f"{path / IDENTITY}: damaged (no config)")
+    return config
+
+
+def _begin(path: Path, identity: Mapping[str, Any]) -> Path:
+    try:
+        files.make_directory(path)
+        if not (path / IDENTITY).exists():
+            text = json.dumps({"format": FORMAT, "config": identity}, indent=2)
+            files.replace_file(path / IDENTITY, text.encode() + b"\n")
+    except OSError as error:
+        raise RunError(f"{path}: cannot make the experiment directory: {error.strerror}") from error
+    return path
+
+
+def _look(run: SeedRun, config: Config) -> None:
+    """Find out how far a seed is: done when a good checkpoint holds its last step."""
+    run.steps = 0
+    if not (run.path / "config.yaml").is_file():
+        return
+    found = checkpoints.newest_good_checkpoint(
+        RunDirectory.open(run.path).checkpoints, only="progress", warn=lambda text: None
+    )
+    if found is not None:
+        progress = found[1]["progress"]
+        run.steps, run.metrics = int(progress["steps"]), dict(progress["latest"])
+    if run.steps >= config.total_timesteps:
+        run.status = "done"
+
+
+def go_on(config: Config, path: Path, display: Any) -> workflows.Result:
+    """Begin the run at `path`, or resume it. Its environment is the one the user's own config names."""
+    if (path / "config.yaml").is_file():
+        return workflows.resume(path, display=display, trust_env=True)
+    return workflows.train(config, run_dir=path, display=display)
+
+
+class _Teller(QuietDisplay):
+    """The display of a seed in its own process: it tells the parent."""
+
+    def __init__(self, pipe: connection.Connection) -> None:
+        self.pipe = pipe
+
+    def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
+        self.pipe.send(("update", steps, dict(metrics)))
+
+    def warning(self, text: str) -> None:
+        self.pipe.send(("warning", text))
+
+
+def _train_one(settings: dict[str, Any], path: Path, pipe: connection.Connection) -> None:
+    """A seed in a process of its own; what it comes to is told through the pipe."""
+    os.setpgid(0, 0)  # Ctrl-C goes to the parent alone, which passes it on once
+    _end_with_the_parent()
+    try:
+        result = go_on(load_config(settings), path, _Teller(pipe))
+        pipe.send(("end", "stopped" if result.interrupted else "done", ""))
+    except (UserError, NonFiniteError, StorageError, ActorError) as error:
+        pipe.send(("end", "failed", " ".join(str(error).splitlines())))
+
+
+def _end_with_the_parent() -> None:
+    """A seed must not outlive a parent that was killed: the next command would find its run taken."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)  # as good as a kill, and a kill loses nothing
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run_all(experiment: Experiment, jobs: int, display: SeedsDisplay, stop: Any) -> None:
+    waiting = [run for run in experiment.runs if run.status != "done"]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # torch is loaded once for all seeds
+    running: dict[connection.Connection, tuple[SeedRun, Any]] = {}
+    passed_on = False
+    try:
+        while running or (waiting and stop.number is None):
+            while waiting and stop.number is None and len(running) < jobs:
+                run = waiting.pop(0)
+                settings = experiment.config.model_dump(mode="json") | {"seed": run.seed}
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_train_one, args=(settings, run.path, theirs), daemon=False)
+                process.start()
+                theirs.close()
+                running[ours] = run, process
+                run.status = "running"
+                display.update(run)
+            if stop.number is not None and not passed_on:
+                passed_on = True
+                for _, process in running.values():
+                    os.kill(process.pid, signal.SIGTERM)
+            for ready in connection.wait(list(running), timeout=0.2):
+                assert isinstance(ready, connection.Connection)
+                _hear(ready, running, display)
+    finally:
+        for _, process in running.values():  # only after a second signal, or a bug
+            process.kill()
+            process.join()
+    for run in waiting:
+        run.status = "stopped"
+
+
+def _hear(
+    pipe: connection.Connection,
+    running: dict[connection.Connection, tuple[SeedRun, Any]],
+    display: SeedsDisplay,
+) -> None:
+    """Take in one message of a seed, or its end."""
+    run, process = running[pipe]
+    try:
+        kind, *rest = pipe.recv()
+    except EOFError:
+        process.join()
+        pipe.close()
+        del running[pipe]
+        if run.status == "running":
+            run.status, run.problem = "failed", f"its process ended with {process.exitcode}"
+        display.update(run)
+        return
+    if kind == "update":
+        run.steps = rest[0]
+        run.metrics |= rest[1]
+        display.update(run)
+    elif kind == "warning":
+        display.warning(f"seed {run.seed}: {rest[0]}")
+    else:
+        run.status, run.problem = rest

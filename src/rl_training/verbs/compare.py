@@ -1,0 +1,53 @@
+"""`rl-training compare`: runs beside each other, with intervals."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rl_training.verbs.options import Json, print_json
+
+SCORE = "eval/mean_return"
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN_DIR...", help="Runs, or folders that hold runs.")
+    ],
+    metric: Annotated[str, typer.Option(help="What runs are scored by, at their end.")] = SCORE,
+    at: Annotated[
+        int | None, typer.Option(min=0, help="Score runs at this step instead of at their end.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page with curves and profiles to this file.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Also draw to this file (needs the extra plot).")] = None,
+    json_: Json = False,
+) -> None:
+    """Compare runs: interquartile means with 95 % intervals, curves, profiles.
+
+    Runs whose configs differ in nothing but the seed are taken together.
+
+    \b
+    rl-training compare runs/ppo-CartPole-v1-seeds runs/a2c-CartPole-v1-seeds
+    rl-training compare runs --html compare.html --png compare.png
+    """
+    from rl_training.reporting import comparison
+    from rl_training.reporting.records import find_runs
+
+    def warn(text: str) -> None:
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    compared = comparison.compare(find_runs(runs, warn), metric=metric, at=at, warn=warn)
+    if html is not None:  # first, so that what goes wrong with a file is not lost below the text
+        comparison.write_html(compared, html)
+    if png is not None:
+        comparison.write_png(compared, png)
+    if json_:
+        print_json(comparison.plain(compared))
+        return
+    print(comparison.draw_text(compared))
+    for path in (html, png):
+        if path is not None:
+            print(f"written: {path}")

@@ -1,0 +1,44 @@
+"""`rl-training report`: a run as one page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rl_training.verbs.options import Json, RunDir, TrustEnv, print_json
+
+
+def report(
+    run_dir: RunDir,
+    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the page. [default: RUN_DIR/report.html]")
+    ] = None,
+    video: Annotated[
+        bool | None,
+        typer.Option(
+            "--video/--no-video",
+            help="Insist on a video of the policy, or leave it out. [default: where one can be made]",
+        ),
+    ] = None,
+    trust_env: TrustEnv = False,
+    json_: Json = False,
+) -> None:
+    """Write a page about a run: curves, knobs, losses, time, config, video.
+
+    The page is one file and needs nothing from the web. The run may still be training.
+
+    \b
+    rl-training report runs/ppo-CartPole-v1-s1 --open
+    """
+    from rl_training.reporting.report import write_report
+
+    path = write_report(run_dir, out, video=video, trust_env=trust_env)
+    if json_:
+        print_json({"report": str(path)})
+    else:
+        print(f"written  {path}")
+    if open_:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())

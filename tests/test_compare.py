@@ -1,0 +1,189 @@
+"""Comparing runs: what is taken together, what is said about it, and what is refused in one line."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from runs import KINDS
+from test_cli import cli, refused
+
+from rl_training.reporting.comparison import compare, draw_text
+from rl_training.reporting.records import find_runs, read_lines, read_run
+
+
+def write_run(path: Path, returns: list[float], **config) -> Path:
+    """A run as its files show it, without training one: an evaluation for each return."""
+    config = dict(algo="ppo", env_id="CartPole-v1", seed=1, total_timesteps=100 * len(returns)) | config
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(
+        "".join(f"{name}: {json.dumps(value)}\n" for name, value in config.items())
+    )
+    (path / "manifest.json").write_text(json.dumps({"format": 1, "config": config}))
+    lines = []
+    for index, value in enumerate(returns, start=1):
+        lines.append({"step": 100 * index, "episode_return": value / 2, "policy_loss": 0.1})
+        lines.append({"step": 100 * index, "eval/mean_return": value})
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """PPO with five seeds and two learning rates, and A2C with five, on a task; half of it on another."""
+    monkeypatch.chdir(tmp_path)
+    for seed in range(1, 6):
+        write_run(Path(f"runs/a/s{seed}"), [1.0, 10.0 * seed], seed=seed, learning_rate=0.1)
+        write_run(Path(f"runs/b/s{seed}"), [1.0, 10.0 * seed + 5], seed=seed, learning_rate=0.2)
+        write_run(Path(f"runs/c/s{seed}"), [1.0, float(seed)], seed=seed, algo="a2c")
+    return tmp_path
+
+
+def test_runs_are_grouped_by_config_and_called_by_what_differs(folder):
+    compared = compare(find_runs([Path("runs")], warn=pytest.fail))
+    assert list(compared.tasks) == ["CartPole-v1"]
+    groups = {group.method: group for group in compared.tasks["CartPole-v1"]}
+    assert set(groups) == {"ppo learning_rate=0.1", "ppo learning_rate=0.2", "a2c"}
+    assert groups["ppo learning_rate=0.1"].scores.tolist() == [10, 20, 30, 40, 50]
+    assert float(groups["ppo learning_rate=0.1"].iqm.value) == 30  # of 20, 30, 40
+    best, *_ = compared.improvements()
+    assert (best.method, best.other) == ("ppo learning_rate=0.2", "ppo learning_rate=0.1")
+    assert float(best.probability.value) == 15 / 25  # pairs 10i + 5 > 10j: i >= j
+
+
+def test_the_table_says_it_best_first(folder):
+    lines = cli("compare", "runs").stdout.splitlines()
+    assert lines[0] == "CartPole-v1: eval/mean_return"
+    words = [re.split(r"  +", line.strip()) for line in lines[2:5]]
+    assert [row[:3] for row in words] == [
+        ["ppo learning_rate=0.2", "5", "35"],
+        ["ppo learning_rate=0.1", "5", "30"],
+        ["a2c", "5", "3"],
+    ]
+    assert re.fullmatch(r"\d+(\.\d+)? to \d+(\.\d+)?", words[0][3])
+    assert "1.00  (1.00 to 1.00)  ppo learning_rate=0.2 over a2c" in "\n".join(lines)
+
+
+def test_several_tasks_are_also_taken_together_on_one_scale(folder):
+    for seed in range(1, 4):
+        write_run(Path(f"other/p{seed}"), [-500.0, -100.0], seed=seed, env_id="Acrobot-v1")
+        write_run(Path(f"other/a{seed}"), [-500.0, -300.0], seed=seed, env_id="Acrobot-v1", algo="a2c")
+    compared = compare(find_runs([Path("runs/b"), Path("runs/c"), Path("other")], warn=pytest.fail))
+    across = compared.across()
+    assert set(across) == {"ppo", "a2c"}
+    assert across["ppo"][1].tolist() == [1, 1, 1] and across["a2c"][1].tolist() == [0, 0, 0]
+    assert across["ppo"][0].max() == 1 and across["a2c"][0].min() == 0
+    assert "all tasks" in draw_text(compared)
+    assert [float(each.probability.value) for each in compared.improvements()] == [1, 1, 1]
+
+
+def test_a_step_to_compare_at_and_another_metric(folder):
+    at = json.loads(cli("compare", "runs/a", "runs/b", "--at", 150, "--json").stdout)
+    assert {group["iqm"] for group in at["tasks"]["CartPole-v1"]} == {1.0}
+    train = json.loads(cli("compare", "runs/a", "--metric", "episode_return", "--json").stdout)
+    assert train["tasks"]["CartPole-v1"][0]["iqm"] == 15
+    assert [run["seed"] for run in train["tasks"]["CartPole-v1"][0]["runs"]] == [1, 2, 3, 4, 5]
+
+
+def test_a_seed_counts_once_and_unfinished_or_unreadable_runs_are_said(folder):
+    shutil.copytree("runs/a/s1", "runs/a/again")
+    write_run(Path("runs/a/s6"), [9.0], seed=6, learning_rate=0.1, total_timesteps=200)
+    write_run(Path("runs/a/s7"), [9.0, 9.0], seed=7, learning_rate=0.1)
+    Path("runs/a/s7/metrics.jsonl").write_text("")
+    done = cli("compare", "runs/a")
+    assert done.exit_code == 0
+    warnings = done.stderr.splitlines()
+    assert len(warnings) == 3 and all(line.startswith("warning: ") for line in warnings)
+    assert any("same config and seed as" in line for line in warnings)
+    assert any("s6: not finished (100 of 200 steps)" in line for line in warnings)
+    assert any("s7: has no metrics yet" in line and "left out" in line for line in warnings)
+    assert re.search(r"ppo +6 ", done.stdout)
+
+
+def test_a_picture_and_a_page_are_written(folder):
+    done = cli("compare", "runs", "--html", "c.html", "--png", "c.png")
+    assert done.exit_code == 0 and "written: c.html" in done.stdout
+    assert Path("c.png").read_bytes().startswith(b"\x89PNG")
+    page = Path("c.html").read_text("utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+    assert [chart["title"].partition(": ")[2] for chart in data] == [
+        "eval/mean_return",
+        "episode_return",
+        "share of runs above a score",
+    ]
+    assert all(len(chart["series"]) == 3 for chart in data)
+    curve = data[0]["series"][0]
+    assert (
+        curve["x"] == [100, 200]
+        and curve["y"][0] == 1
+        and curve["low"][1] <= curve["y"][1] <= curve["high"][1]
+    )
+
+
+def bad_runs() -> dict[str, tuple[list, str]]:
+    """What is wrong -> (arguments, what the line must say); paths are made by the test."""
+    return {
+        "missing": (["absent"], "absent: no run directory here"),
+        "no runs inside": (["empty"], "empty: no run directory, and none inside it"),
+        "half written": (["half"], "half: has no metrics yet"),
+        "newer": (["newer"], "written by a newer version"),
+        "no manifest": (["bare"], "manifest.json"),
+        "damaged": (["damaged"], "metrics.jsonl:2: damaged"),
+        "broken config": (["broken"], "config.yaml:1: broken YAML"),
+        "no config of a run": (["odd"], "not the config of a run"),
+        "no such metric": (["good", "--metric", "eval/mean_retrun"], "did you mean eval/mean_return"),
+        "no such step": (["good", "--at", "50"], "has no eval/mean_return at step 50"),
+        "no such folder": (["good", "--html", "no/such/c.html"], "no/such/c.html"),
+        "no such folder for a picture": (["good", "--png", "no/such/c.png"], "no/such/c.png"),
+    }
+
+
+def make_bad_runs() -> None:
+    Path("empty").mkdir()
+    for name in ("half", "newer", "bare", "damaged", "broken", "odd", "good"):
+        write_run(Path(name), [1.0, 2.0])
+    Path("half/metrics.jsonl").unlink()
+    Path("newer/manifest.json").write_text('{"format": 99}')
+    Path("bare/manifest.json").unlink()
+    lines = Path("damaged/metrics.jsonl").read_text().splitlines()
+    Path("damaged/metrics.jsonl").write_text("\n".join([lines[0], lines[1][:10], *lines[2:]]) + "\n")
+    Path("broken/config.yaml").write_text("algo: [")
+    Path("odd/config.yaml").write_text("algo: ppo\n")
+
+
+@pytest.mark.parametrize("what", bad_runs())
+def test_bad_input_is_one_line(what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_bad_runs()
+    arguments, expected = bad_runs()[what]
+    refused(cli("compare", *arguments), expected)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"step": NaN}', '{"step": 1, "x": "text"}', "[1]", "{}", '{"step": 1, "x": true}', "[" * 100_000],
+)
+def test_a_line_that_is_no_line_of_metrics_is_refused_with_its_place(line, tmp_path):
+    write_run(tmp_path / "run", [1.0])
+    with (tmp_path / "run/metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(Exception, match=r"metrics.jsonl:3: damaged"):
+        read_run(tmp_path / "run")
+
+
+def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path):
+    write_run(tmp_path / "run", [1.0, 2.0])
+    path = tmp_path / "run/metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    assert len(read_lines(path)) == 3 and read_run(tmp_path / "run").steps == 200
+
+
+def test_runs_of_every_kind_of_algorithm_compare(trained_run, tmp_path):
+    runs = [trained_run(name) for name in KINDS]
+    compared = compare(find_runs(runs, warn=pytest.fail))
+    assert {group.method for groups in compared.tasks.values() for group in groups} == {
+        read_run(run).config["algo"] for run in runs
+    }
+    done = cli("compare", *runs, "--html", tmp_path / "c.html", "--png", tmp_path / "c.png")
+    assert done.exit_code == 0, done.output

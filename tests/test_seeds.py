@@ -1,0 +1,153 @@
+"""Several seeds as one experiment: each a normal run, and the same command goes on where it was."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from runs import TINY, assert_same_run
+from test_cli import cli, refused
+
+from rl_training import load_config, train
+from rl_training.errors import RunError, UserError
+from rl_training.runtime.display import QuietDisplay
+from rl_training.runtime.seeds import _identity, go_on, open_experiment, parse_seeds
+
+LONG = dict(TINY, algo="ppo", total_timesteps=20_000, checkpoint_interval=500)
+
+
+def yaml(settings: dict) -> str:
+    return "".join(f"{name}: {value}\n" for name, value in settings.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("1-5", [1, 2, 3, 4, 5]), ("7", [7]), ("3,1", [3, 1]), ("1-3,2-4, 9", [1, 2, 3, 4, 9]), ("0-0", [0])],
+)
+def test_how_seeds_are_written(text, seeds):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "1-", "-3", "a", "5-1", "1..5", "1-2000", "1,,2", "1.5"])
+def test_seeds_that_make_no_sense(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="--seeds"):
+        parse_seeds(text)
+
+
+def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(cli("train", "ppo/cartpole", "--seeds", "5-1"), "5-1 goes backwards")
+    refused(cli("train", "ppo/cartpole", "--jobs", "2"), "--jobs", "--seeds")
+    refused(cli("train", "ppo/cartpole", "--seeds", "1-2", "--jobs", "0"), "--jobs")
+    refused(cli("train", "ppo/cartpole", "seed=3", "--seeds", "1-2"), "give one of the two")
+    refused(cli("train", "ppo/cartpole", "env_id=CartPol-v1", "--seeds", "1-2"), "did you mean CartPole-v1")
+    refused(cli("train", "dqn/cartpole", "env_id=Pendulum-v1", "--seeds", "1-2"), "Discrete")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_experiment_for_one_config_and_another_for_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = load_config(LONG)
+    first = open_experiment(config, None)
+    assert first == Path("runs/ppo-CartPole-v1-seeds")
+    assert open_experiment(load_config(LONG | {"seed": 9}), None) == first, "the seed makes no difference"
+    other = open_experiment(load_config(LONG | {"gamma": 0.9}), None)
+    assert other == Path("runs/ppo-CartPole-v1-seeds-2")
+    assert open_experiment(config, None) == first
+    assert open_experiment(config, Path("mine")) == Path("mine") == open_experiment(config, Path("mine"))
+    with pytest.raises(RunError, match=r"another config \(gamma differ"):
+        open_experiment(load_config(LONG | {"gamma": 0.9}), Path("mine"))
+    Path("thesis").mkdir()
+    Path("thesis/thesis.tex").write_text("mine")
+    with pytest.raises(RunError, match="not empty"):
+        open_experiment(config, Path("thesis"))
+    Path("mine/experiment.json").write_text('{"format": 7, "config": {}}')
+    with pytest.raises(RunError, match="newer version"):
+        _identity(Path("mine"))
+    Path("mine/experiment.json").write_text('{"format": 1, "con')
+    with pytest.raises(RunError, match="damaged"):
+        open_experiment(config, Path("mine"))
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "rl_training", "train", *arguments, "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_checkpoint(folder: Path, process: subprocess.Popen, step: int) -> None:
+    deadline = time.monotonic() + 600
+    while not any(int(path.name[5:]) >= step for path in folder.glob("s*/checkpoints/step-*")):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+
+
+def is_locked(run: Path) -> bool:
+    from rl_training.state.run_directory import RunDirectory
+
+    try:
+        RunDirectory(run).lock().release()
+    except RunError:
+        return True
+    return False
+
+
+def test_stopped_and_killed_the_same_command_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(yaml(LONG))
+    arguments = ("my.yaml", "--seeds", "1-2", "--jobs", "2")
+    folder = Path("runs/ppo-CartPole-v1-seeds")
+
+    process = start(*arguments)
+    wait_for_checkpoint(folder, process, 1000)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=600)
+    said = json.loads(out.splitlines()[-1])
+    assert (process.returncode, said["interrupted"]) == (143, signal.SIGTERM), err
+    assert {run["status"] for run in said["runs"]} == {"stopped"}
+
+    process = start(*arguments)
+    wait_for_checkpoint(folder, process, 5000)
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 300
+    while any(is_locked(run) for run in folder.glob("s*")):  # its seeds end with it
+        assert time.monotonic() < deadline, "a seed outlived its killed parent"
+        time.sleep(0.01)
+
+    done = cli("train", *arguments, "--json", "--quiet")
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert done.exit_code == 0, done.output
+    assert [(run["seed"], run["status"]) for run in said["runs"]] == [(1, "done"), (2, "done")]
+    assert all(run["metrics"]["eval/mean_return"] > 0 for run in said["runs"])
+    for seed in (1, 2):
+        train(load_config(LONG | {"seed": seed}), run_dir=tmp_path / f"whole{seed}")
+        assert_same_run(tmp_path / f"whole{seed}", folder / f"s{seed}")
+
+    # All are done: nothing is trained again.
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    again = cli("train", *arguments)
+    assert again.exit_code == 0, again.output
+    assert "2 done before, 0 go on" in again.stdout and "of 2 runs" in again.stdout
+    assert f"compare it   rl-training compare {folder}" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_seed_that_fails_is_said_and_does_not_stop_the_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = dict(TINY, algo="ppo")
+    Path("my.yaml").write_text(yaml(settings))
+    folder = open_experiment(load_config(settings), None)
+    go_on(load_config(settings | {"seed": 1}), folder / "s1", QuietDisplay())
+    (folder / "s2").mkdir()
+    (folder / "s2" / "thesis.tex").write_text("mine")
+    done = cli("train", "my.yaml", "--seeds", "1,2")
+    assert done.exit_code == 1, done.output
+    assert "seed 1 " in done.stdout and "1 done before" in done.stdout
+    assert "failed  runs/ppo-CartPole-v1-seeds/s2  runs/ppo-CartPole-v1-seeds/s2: is not empty" in done.stdout
+    assert "of 1 runs" in done.stdout
+    assert os.listdir(folder / "s2") == ["thesis.tex"]
