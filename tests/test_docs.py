@@ -102,7 +102,11 @@ def wrong_commands(text: str) -> list[str]:
     for line in lines:
         verb, *rest = re.sub(r"^\$ ", "", line.partition(" #")[0]).split()[1:]
         known = (
-            {option for parameter in COMMANDS[verb].params for option in parameter.opts}
+            {
+                option
+                for parameter in COMMANDS[verb].params
+                for option in (*parameter.opts, *parameter.secondary_opts)
+            }
             if verb in COMMANDS
             else set()
         )
