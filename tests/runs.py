@@ -16,12 +16,31 @@ from pathlib import Path
 from typing import Any
 
 from rl_training import load_config, resume, train
-from rl_training.runtime.controls import find_control, resolve
+from rl_training.runtime.controls import Controls, find_control, resolve
+from rl_training.state.seeding import fold, seed_everything
 
 TINY_DREAMER: dict[str, Any] = dict(
     batch_size=4, batch_length=8, deter_size=16, hidden_size=8, num_latents=4, num_classes=4
 ) | dict(units=8, blocks=4, mlp_layers=1)
 
+# What the small runs of all planners share.
+PLANNER: dict[str, Any] = dict(
+    env_id="CartPole-v1",
+    total_timesteps=1200,
+    num_envs=2,
+    replay_ratio=0.04,
+    learning_starts=100,
+    buffer_size=500,  # less than the run has, so that the ring turns and segments are left behind
+    batch_size=8,
+    hidden_sizes=[8],
+    latent_size=8,
+    support_size=10,
+    unroll_steps=2,
+    td_steps=3,
+    target_update_interval=10,
+    num_simulations_schedule={"type": "linear", "start": 2, "end": 4},
+    temperature_schedule={"type": "linear", "start": 1.0, "end": 0.25},
+)
 # Every algorithm's small runs, by name; the kill tests go over all of them.
 RUNS: dict[str, dict[str, Any]] = {
     "ppo-cartpole": dict(
@@ -248,44 +267,19 @@ RUNS: dict[str, dict[str, Any]] = {
         normalize_observations=True,
         gradient_penalty_coef_schedule={"type": "linear", "start": 1.0, "end": 0.1},
     ),
-    "muzero-cartpole": dict(
-        algo="muzero",
-        env_id="CartPole-v1",
-        total_timesteps=1200,
-        num_envs=2,
-        replay_ratio=0.04,
-        learning_starts=100,
-        buffer_size=500,  # less than the run has, so that the ring turns and segments are left behind
-        batch_size=8,
-        hidden_sizes=[8],
-        latent_size=8,
-        support_size=10,
-        unroll_steps=2,
-        td_steps=3,
-        target_update_interval=10,
-        num_simulations_schedule={"type": "linear", "start": 2, "end": 4},
-        temperature_schedule={"type": "linear", "start": 1.0, "end": 0.25},
-        reanalyse_ratio=0.2,
-    ),
+    "muzero-cartpole": dict(algo="muzero", **PLANNER, reanalyse_ratio=0.2),
     "gumbel-cartpole": dict(
-        algo="gumbel_muzero",
-        env_id="CartPole-v1",
-        total_timesteps=1200,
-        num_envs=2,
-        replay_ratio=0.04,
-        learning_starts=100,
-        buffer_size=500,
-        batch_size=8,
-        hidden_sizes=[8],
-        latent_size=8,
-        support_size=10,
-        unroll_steps=2,
-        td_steps=3,
-        target_update_interval=10,
+        algo="gumbel_muzero", **PLANNER, normalize_observations=True, root_exploration_fraction=0.1
+    ),
+    "efficientzero-cartpole": dict(
+        algo="efficientzero",
+        **PLANNER,
+        prefix_size=8,
+        projection_size=8,
+        prefix_horizon=1,
         normalize_observations=True,
-        root_exploration_fraction=0.1,
-        num_simulations_schedule={"type": "linear", "start": 2, "end": 4},
-        temperature_schedule={"type": "linear", "start": 1.0, "end": 0.25},
+        consistency_coef_schedule={"type": "linear", "start": 2.0, "end": 1.0},
+        importance_exponent_schedule={"type": "linear", "start": 0.4, "end": 1.0},
     ),
     "dreamer-cartpole": dict(
         algo="dreamer",
@@ -354,6 +348,16 @@ def clip_fractions(
 
 def small_config(name: str, **changes: Any) -> Any:
     return load_config(CADENCES | RUNS[name] | changes)
+
+
+def iterated(kind: Any, config: Any, steps: int) -> Any:
+    """A trainer that has taken so many steps."""
+    seed_everything(1)
+    trainer, knobs = kind(config), Controls.of(config)
+    for step in range(0, steps, config.steps_per_iteration):
+        seed_everything(fold(1, step))
+        trainer.iterate(knobs.at(step))
+    return trainer
 
 
 def go_on(config: Any, run_dir: Path) -> None:

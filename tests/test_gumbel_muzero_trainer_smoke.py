@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs import read_lines
-from test_muzero_trainer_smoke import SCHEDULES, TINY, counted
+from runs import iterated, read_lines
+from test_muzero_trainer_smoke import PROBED, SCHEDULES, TINY, check_budgets, counted
 
 from rl_training import evaluate_checkpoint, load_policy
 from rl_training.errors import ConfigError
-from rl_training.runtime.controls import Controls, resolve
+from rl_training.runtime.controls import resolve
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.gumbel_muzero_trainer import (
     GumbelMuZeroConfig,
     GumbelMuZeroTrainer,
     train_gumbel_muzero,
 )
-from rl_training.state.seeding import fold, seed_everything
+from rl_training.state.seeding import seed_everything
 
 
 def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
@@ -42,16 +42,7 @@ def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
 
 
 def test_as_many_simulations_run_as_the_schedule_says_at_every_step(monkeypatch: Any) -> None:
-    schedule = {"type": "step", "points": [[0, 2], [20, 5], [40, 1]]}
-    config = GumbelMuZeroConfig(**TINY | dict(num_simulations_schedule=schedule, learning_starts=1000))
-    trainer, searches = GumbelMuZeroTrainer(config), counted(monkeypatch, "gumbel_muzero_search")
-    knobs = Controls.of(config)
-    for step in range(0, 60, 2):
-        trainer.iterate(knobs.at(step))
-    assert searches == [(2, 2)] * 10 + [(5, 5)] * 10 + [(1, 1)] * 10
-    searches.clear()
-    trainer.agent.act(np.zeros((1, 4), np.float32), (), explore=False)
-    assert searches == [(1, 1)], "evaluation searches as long as training did last"
+    check_budgets(GumbelMuZeroTrainer, TINY, counted(monkeypatch, "gumbel_muzero_search"))
 
 
 def test_the_temperature_is_the_loudness_of_the_noise() -> None:
@@ -73,21 +64,9 @@ def test_the_temperature_is_the_loudness_of_the_noise() -> None:
 
 
 def trained(env_id: str, steps: int = 500, **changes: Any) -> GumbelMuZeroTrainer:
-    settings: dict[str, Any] = dict(
-        learning_starts=60, batch_size=32, hidden_sizes=[16], latent_size=8, gamma=0.9
-    )
-    settings |= dict(learning_rate=5e-3, buffer_size=4000, total_timesteps=10**6, target_update_interval=20)
-    settings |= dict(
-        replay_ratio=0.5, num_simulations=4, support_size=5, num_envs=4, unroll_steps=2, td_steps=2
-    )
-    config = GumbelMuZeroConfig(env_id=f"probe/{env_id}-v0", **settings | changes)
-    seed_everything(1)
-    trainer = GumbelMuZeroTrainer(config)
-    knobs = Controls.of(config)
-    for step in range(0, steps, config.steps_per_iteration):
-        seed_everything(fold(1, step))
-        trainer.iterate(knobs.at(step))
-    return trainer
+    settings: dict[str, Any] = dict(num_simulations=4, unroll_steps=2, td_steps=2)
+    config = GumbelMuZeroConfig(env_id=f"probe/{env_id}-v0", **PROBED | settings | changes)
+    return iterated(GumbelMuZeroTrainer, config, steps)
 
 
 def test_the_best_action_is_found() -> None:

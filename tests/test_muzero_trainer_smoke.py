@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from runs import read_lines
+from runs import iterated, read_lines
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
@@ -19,7 +19,7 @@ from rl_training.runtime.controls import Controls, resolve
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer, train_muzero
 from rl_training.runtime.optim import Adam
-from rl_training.state.seeding import fold, seed_everything
+from rl_training.state.seeding import seed_everything
 
 TINY: dict[str, Any] = dict(
     env_id="CartPole-v1",
@@ -48,6 +48,25 @@ SCHEDULES: dict[str, Any] = dict(
     learning_rate_schedule={"type": "cosine", "start": 1e-2, "end": 1e-3},
 )
 
+# For the probes: enough to solve them in some hundred steps.
+PROBED: dict[str, Any] = dict(
+    learning_starts=60,
+    batch_size=32,
+    hidden_sizes=[16],
+    latent_size=8,
+    gamma=0.9,
+    learning_rate=5e-3,
+    buffer_size=4000,
+    total_timesteps=10**6,
+    target_update_interval=20,
+    replay_ratio=0.5,
+    num_simulations=8,
+    support_size=5,
+    num_envs=4,
+    unroll_steps=3,
+    td_steps=3,
+)
+
 
 def counted(monkeypatch: Any, name: str) -> list[tuple[int, int]]:
     """(asked, ran) of every search from now on: how many simulations it was told, and calls of the model."""
@@ -67,6 +86,20 @@ def counted(monkeypatch: Any, name: str) -> list[tuple[int, int]]:
 
     monkeypatch.setattr(search_policy, name, search)
     return searches
+
+
+def check_budgets(kind: Any, settings: dict[str, Any], searches: list[tuple[int, int]]) -> None:
+    """Ten searches of 3 simulations, ten of 7 and ten of 1, as scheduled; then an evaluation's."""
+    schedule = {"type": "step", "points": [[0, 3], [20, 7], [40, 1]]}
+    config = kind.config_class(**settings | dict(num_simulations_schedule=schedule, learning_starts=1000))
+    trainer, knobs = kind(config), Controls.of(config)
+    for step in range(0, 60, 2):
+        trainer.iterate(knobs.at(step))
+    assert searches == [(3, 3)] * 10 + [(7, 7)] * 10 + [(1, 1)] * 10
+    assert trainer.agent.settings["num_simulations"] == 1
+    searches.clear()
+    trainer.agent.act(np.zeros((1, 4), np.float32), (), explore=False)
+    assert searches == [(1, 1)], "evaluation searches as long as training did last"
 
 
 def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
@@ -100,17 +133,7 @@ def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
 
 
 def test_as_many_simulations_run_as_the_schedule_says_at_every_step(monkeypatch: Any) -> None:
-    schedule = {"type": "step", "points": [[0, 3], [20, 7], [40, 1]]}
-    config = MuZeroConfig(**TINY | dict(num_simulations_schedule=schedule, learning_starts=1000))
-    trainer, searches = MuZeroTrainer(config), counted(monkeypatch, "muzero_search")
-    knobs = Controls.of(config)
-    for step in range(0, 60, 2):
-        trainer.iterate(knobs.at(step))
-    assert searches == [(3, 3)] * 10 + [(7, 7)] * 10 + [(1, 1)] * 10
-    assert trainer.agent.settings["num_simulations"] == 1
-    searches.clear()
-    trainer.agent.act(np.zeros((1, 4), np.float32), (), explore=False)
-    assert searches == [(1, 1)], "evaluation searches as long as training did last"
+    check_budgets(MuZeroTrainer, TINY, counted(monkeypatch, "muzero_search"))
 
 
 def test_a_fixed_value_still_works(tmp_path: Any) -> None:
@@ -174,21 +197,8 @@ def test_frames(shape: tuple[int, ...]) -> None:
 
 
 def trained(env_id: str, steps: int = 700, **changes: Any) -> MuZeroTrainer:
-    settings: dict[str, Any] = dict(
-        learning_starts=60, batch_size=32, hidden_sizes=[16], latent_size=8, gamma=0.9
-    )
-    settings |= dict(learning_rate=5e-3, buffer_size=4000, total_timesteps=10**6, target_update_interval=20)
-    settings |= dict(
-        replay_ratio=0.5, num_simulations=8, support_size=5, num_envs=4, unroll_steps=3, td_steps=3
-    )
-    config = MuZeroConfig(env_id=f"probe/{env_id}-v0", **settings | changes)
-    seed_everything(1)
-    trainer = MuZeroTrainer(config)
-    knobs = Controls.of(config)
-    for step in range(0, steps, config.steps_per_iteration):
-        seed_everything(fold(1, step))
-        trainer.iterate(knobs.at(step))
-    return trainer
+    config = MuZeroConfig(env_id=f"probe/{env_id}-v0", **PROBED | changes)
+    return iterated(MuZeroTrainer, config, steps)
 
 
 def values(trainer: MuZeroTrainer, *observations: float) -> np.ndarray:

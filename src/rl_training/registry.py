@@ -22,6 +22,7 @@ ALGORITHMS = {
     "dqn": "rl_training.runtime.dqn_trainer:DQNTrainer",
     "muzero": "rl_training.runtime.muzero_trainer:MuZeroTrainer",
     "gumbel_muzero": "rl_training.runtime.gumbel_muzero_trainer:GumbelMuZeroTrainer",
+    "efficientzero": "rl_training.runtime.efficientzero_trainer:EfficientZeroTrainer",
     "dreamer": "rl_training.runtime.dreamer_trainer:DreamerTrainer",
 }
 

@@ -7,12 +7,14 @@ episode's end.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numba
 import numpy as np
 import torch
 
+from rl_training.algorithms.efficientzero import td_horizons
 from rl_training.data.batch import Batch
 from rl_training.data.replay import TERMINATED, TRUNCATED, Replay
 from rl_training.trees import tree_map
@@ -21,16 +23,25 @@ from rl_training.trees import tree_map
 class EpisodeReplay(Replay):
     """Positions with the K = `unroll_steps` steps that follow them, drawn by priority.
 
-    `td_steps` is n, after how many rewards a value target bootstraps.
+    `td_steps` is n, after how many rewards a value target bootstraps; it is one less for every `steps_per_cut` steps
+    that a position is old, and at least 1.
     """
 
     acted = (*Replay.acted, "policy")
 
     def __init__(
-        self, capacity: int, obs: Any, *, num_actions: int, unroll_steps: int, td_steps: int, stack: int = 1
+        self,
+        capacity: int,
+        obs: Any,
+        *,
+        num_actions: int,
+        unroll_steps: int,
+        td_steps: int,
+        steps_per_cut: float = math.inf,
+        stack: int = 1,
     ) -> None:
         super().__init__(capacity, obs, n_step=unroll_steps + td_steps, stack=stack, prioritized=True)
-        self.unroll_steps, self.td_steps = unroll_steps, td_steps
+        self.unroll_steps, self.td_steps, self.steps_per_cut = unroll_steps, td_steps, steps_per_cut
         self.policy = np.zeros((capacity, num_actions), np.float32)
 
     def add(self, action: np.ndarray, *step: Any, policy: np.ndarray, **more: Any) -> None:  # type: ignore[override]
@@ -54,7 +65,7 @@ class EpisodeReplay(Replay):
         `policy` [K + 1, B, A]        of the search, zeros where there was none
         `returns`, `discount`         [K + 1, B]: the value target is returns + discount · V(bootstrap)
 
-            Rₜ = Σ_{i<m} γⁱ rₜ₊ᵢ      discount = γᵐ, or 0 where the episode terminated
+            Rₜ = Σ_{i<m} γⁱ rₜ₊ᵢ      discount = γᵐ, or 0 where the episode terminated; m is n, or less (see above)
 
         `acted` [K + 1, B]            whether an action was taken there: only then there is a policy
         `known` [K + 1, B]            whether the value is: not from where a time limit cut the episode
@@ -83,18 +94,23 @@ class EpisodeReplay(Replay):
             "acted": np.empty((steps + 1, size), np.float32),
             "known": np.empty((steps + 1, size), np.float32),
         }
-        _unroll(slots, self.ahead, self.reward, self.happened, gamma, self.td_steps, *batch.values())
+        # Observations that came since count as steps: nearly all were acted on.
+        horizons = td_horizons(self.head - slots, self.td_steps, self.steps_per_cut)
+        _unroll(
+            slots, horizons, self.td_steps, self.ahead, self.reward, self.happened, gamma, *batch.values()
+        )
         return batch
 
 
 @numba.njit(cache=True)
 def _unroll(  # type: ignore[no-untyped-def]
     slots,
+    horizons,
+    td_steps,
     ahead,
     reward,
     happened,
     gamma,
-    td_steps,
     places,
     bootstrap,
     rewards,
@@ -103,7 +119,10 @@ def _unroll(  # type: ignore[no-untyped-def]
     acted,
     known,
 ):
-    """Follow episodes from their slots for K + n steps, and sum up the n rewards after each of the first K + 1."""
+    """Follow episodes from their slots for K + n steps, and sum up the rewards after each of the first K + 1.
+
+    `horizons` [N] says how many: at most n = `td_steps`.
+    """
     size, unroll_steps = len(happened), len(rewards)
     path = np.empty(unroll_steps + td_steps + 1, np.int64)
     earned = np.empty(unroll_steps + td_steps)
@@ -117,7 +136,7 @@ def _unroll(  # type: ignore[no-untyped-def]
             path[length] = (at + ahead[at]) % size
         terminated = what & TERMINATED != 0
         for k in range(unroll_steps + 1):
-            end = min(k + td_steps, length)
+            end = min(k + horizons[i], length)
             total, factor = 0.0, 1.0
             for j in range(k, end):
                 total += factor * earned[j]

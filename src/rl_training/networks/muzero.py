@@ -57,13 +57,13 @@ class MuZeroNetwork(nn.Module):
         if is_image(observation_space):
             self.representation = FrameRepresentation(observation_space, latent_size, residual_blocks)
             self.dynamics = FrameDynamics(num_actions, latent_size, residual_blocks)
-            features = self.representation.features
+            self.features = self.representation.features
         else:
             encoder, width = make_encoder(observation_space, hidden_sizes, activation, image_encoder)
             self.representation = nn.Sequential(encoder, orthogonal(nn.Linear(width, latent_size)))
             self.dynamics = VectorDynamics(num_actions, latent_size, hidden_sizes, activation)
-            features = latent_size
-        sizes = [features, *hidden_sizes]
+            self.features = latent_size
+        sizes = [self.features, *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in itertools.pairwise(sizes):
             layers += [orthogonal(nn.Linear(inputs, outputs)), ACTIVATIONS[activation]()]
@@ -101,6 +101,12 @@ class MuZeroNetwork(nn.Module):
         latent = self.transition(latent, action)
         policy, value, reward = self.predict(latent)
         return decode(reward, self.atoms), policy, decode(value, self.atoms), latent
+
+    def decoded(self, supports: Tensor) -> tuple[Tensor, ...]:
+        """Logits [N, M, 2S + 1], decoded at once → M times [N], without gradients."""
+        supports = supports.detach()
+        on_cpu = supports.device.type == "cpu" and supports.dtype == torch.float32
+        return (decode_supports(supports) if on_cpu else decode(supports, self.atoms)).unbind(-1)
 
 
 class VectorDynamics(nn.Module):

@@ -14,7 +14,7 @@ from rl_training.algorithms.muzero import decode, policy_loss, scale_gradient, t
 from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.data.episodes import EpisodeReplay
-from rl_training.networks.muzero import Predictions
+from rl_training.networks.muzero import MuZeroNetwork, Predictions
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
@@ -132,7 +132,7 @@ class MuZeroTrainer(OffPolicyTrainer):
         found = self.unroll(batch)
         # l = lᵖ + c lᵛ + lʳ, of the root in full and of the K steps after it 1/K each.
         parts = self.losses(found, target, batch)
-        loss = parts["policy_loss"] + now.vf_coef * parts["value_loss"] + parts["reward_loss"]
+        loss = self.weighed(parts, now)
         step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm)
         # pᵢ = |v - z| of the root.
         value = decode(found.value[: self.config.batch_size].detach(), self.agent.network.atoms)
@@ -157,33 +157,52 @@ class MuZeroTrainer(OffPolicyTrainer):
     def value_target(self, batch: Batch, now: Now) -> Tensor:
         """z [K + 1, B], after `batch["policy"]` is renewed where positions are searched anew."""
         value = torch.zeros(batch["returns"].shape)
-        bootstraps = (batch["discount"] != 0).cpu()
-        anew = torch.rand(self.config.batch_size) < now.reanalyse_ratio
-        found = bootstraps & ~anew
+        acted, bootstraps = (batch["acted"] > 0).cpu(), (batch["discount"] != 0).cpu()
+        policies, values = self.searched_anew(now)
+        found = bootstraps & ~values
         if found.any():
             inputs = self.agent.inputs(self.replay.seen_at(batch["bootstrap"][found.numpy()]))
             with torch.inference_mode():
                 value[found] = self.target.initial(inputs)[1].cpu()
-        if anew.any():
+        acted, found = acted & policies, bootstraps & values
+        if acted.any() or found.any():
             # Both kinds of positions in one search: those whose policy is learned, and those bootstrapped from.
-            acted, found = (batch["acted"] > 0).cpu() & anew, bootstraps & anew
-            places = batch["places"][acted.numpy()], batch["bootstrap"][found.numpy()]
-            obs = self.replay.seen_at(np.concatenate(places))
-            plan = self.agent.plan(obs, **planning(now) | QUIET, network=self.target)
-            batch["policy"][acted] = torch.from_numpy(plan.policy[: len(places[0])]).to(self.agent.device)
-            value[found] = torch.from_numpy(plan.value[len(places[0]) :])
+            # What one row bootstraps from another one learns, or the same row a few steps on: each is searched once.
+            wanted = np.concatenate([batch["places"][acted.numpy()], batch["bootstrap"][found.numpy()]])
+            places, index = np.unique(wanted, return_inverse=True)
+            learned, bootstrapped = np.split(index, [int(acted.sum())])
+            obs = self.replay.seen_at(places)
+            plan = self.agent.plan(obs, **planning(now) | QUIET, network=self.reanalyser)
+            batch["policy"][acted] = torch.from_numpy(plan.policy[learned]).to(self.agent.device)
+            value[found] = torch.from_numpy(plan.value[bootstrapped])
         return batch["returns"] + batch["discount"] * value.to(self.agent.device)
+
+    @property
+    def reanalyser(self) -> MuZeroNetwork:
+        """The network that positions are searched anew with."""
+        return self.target
+
+    def searched_anew(self, now: Now) -> tuple[Tensor, Tensor]:
+        """Of which rows [B] of a batch the policies are searched anew, and of which the values bootstrapped from."""
+        anew = torch.rand(self.config.batch_size) < now.reanalyse_ratio
+        return anew, anew
+
+    def seen(self, places: np.ndarray) -> Any:
+        """What the network learns from at places of the replay."""
+        return self.agent.inputs(self.replay.seen_at(places))
 
     def unroll(self, batch: Batch) -> Predictions:
         """What the heads say of all states, [(K + 1) · B, ...]: the dynamics step by step, the heads all at once."""
+        return self.agent.network.predict(torch.cat(self.imagine(batch)))
+
+    def imagine(self, batch: Batch) -> list[Tensor]:
+        """The state of the first observations, and those that the actions lead to: K + 1 of [B, ...]."""
         network = self.agent.network
-        latent = network.represent(self.agent.inputs(self.replay.seen_at(batch["places"][0])))
-        latents = [latent]
+        latents = [network.represent(self.seen(batch["places"][0]))]
         for action in batch["action"]:
             # Halved at each step: what comes from later ones does not pile up.
-            latent = network.transition(scale_gradient(latent, 0.5), action)
-            latents.append(latent)
-        return network.predict(torch.cat(latents))
+            latents.append(network.transition(scale_gradient(latents[-1], 0.5), action))
+        return latents
 
     def losses(self, found: Predictions, target: Tensor, batch: Batch) -> dict[str, Tensor]:
         shape = target.shape
@@ -198,6 +217,9 @@ class MuZeroTrainer(OffPolicyTrainer):
             # A reward is known where the state before it is.
             "reward_loss": unrolled_loss(reward, batch["known"].roll(1, 0), weight),
         }
+
+    def weighed(self, parts: dict[str, Tensor], now: Now) -> Tensor:
+        return parts["policy_loss"] + now.vf_coef * parts["value_loss"] + parts["reward_loss"]
 
     def policy_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return policy_loss(logits, target)

@@ -35,6 +35,7 @@ class SearchPolicy(FeedForwardPolicy):
     It remembers how training searched last: evaluation searches as long, without noise and at temperature 0.
     """
 
+    network_class: ClassVar[type[MuZeroNetwork]] = MuZeroNetwork
     transient: tuple[str, ...] = ("num_actions", "discount_sign", "dirichlet_alpha")
     greedy_leaves_out: ClassVar[str] = "a search with its networks"
 
@@ -56,7 +57,7 @@ class SearchPolicy(FeedForwardPolicy):
         self.discount_sign = -1.0 if two_players else 1.0
         self.dirichlet_alpha = dirichlet_alpha
         self.settings = settings
-        self.network = MuZeroNetwork(observation_space, self.num_actions, **network).to(self.device)
+        self.network = self.network_class(observation_space, self.num_actions, **network).to(self.device)
         self.small = None
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:

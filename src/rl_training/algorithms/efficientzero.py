@@ -1,0 +1,53 @@
+"""EfficientZero (Ye et al. 2021, "Mastering Atari games with limited data"; arXiv 2111.00210): what MuZero has not."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+LARGEST_SHIFT = 4  # pixels, and
+INTENSITY = 0.05  # the standard deviation of a picture's brightness, as in the paper
+
+
+def value_prefixes(reward: Tensor, horizon: int) -> Tensor:
+    """Σ of the rewards since the last reset, [K, B] → [K, B]: the memory begins anew after every `horizon` steps.
+
+    With a horizon of 3:  r₁  r₁ + r₂  r₁ + r₂ + r₃  r₄  r₄ + r₅  …
+    Without a discount: the reward of a step is the difference to the prefix before it.
+    """
+    return torch.cat([window.cumsum(0) for window in reward.split(horizon)])
+
+
+def consistency_loss(prediction: Tensor, target: Tensor) -> Tensor:
+    """-cos(prediction, target), [N, D] → [N]; no gradient reaches the target (SimSiam, Chen & He 2021)."""
+    return -F.cosine_similarity(prediction, target.detach(), dim=-1)
+
+
+def td_horizons(age: np.ndarray, td_steps: int, steps_per_cut: float) -> np.ndarray:
+    """l = clip(n - ⌊age / (τ T)⌋, 1, n), [N]: the older the data, the fewer of its rewards before bootstrapping.
+
+    Old rewards are those of an old policy; the value after l of them is that of the present one. `steps_per_cut`
+    is τ T, the age in steps that costs one of the n = `td_steps`.
+    """
+    return np.clip(td_steps - age // steps_per_cut, 1, td_steps).astype(np.int64)
+
+
+def shift_frames(frames: Tensor, down: Tensor, right: Tensor) -> Tensor:
+    """Pictures [N, C, H, W], each moved by its own whole pixels [N]; what moves in repeats the edge."""
+    count, _, height, width = frames.shape
+    rows = (torch.arange(height) - down[:, None]).clamp(0, height - 1)
+    columns = (torch.arange(width) - right[:, None]).clamp(0, width - 1)
+    at = torch.arange(count)[:, None, None]
+    # Indices around the channels put them last: [N, H, W, C].
+    moved = frames.movedim(1, -1)[at, rows[:, :, None], columns[:, None, :]]
+    return moved.movedim(-1, 1)
+
+
+def augment(frames: Tensor) -> Tensor:
+    """Pictures [N, C, H, W] moved by up to 4 pixels and made up to a tenth brighter or darker, as floats."""
+    draws = torch.randint(-LARGEST_SHIFT, LARGEST_SHIFT + 1, (2, len(frames)))
+    brightness = 1 + INTENSITY * torch.randn(len(frames), 1, 1, 1).clamp_(-2, 2)
+    device = frames.device
+    return shift_frames(frames, *draws.to(device)) * brightness.to(device)

@@ -1,0 +1,135 @@
+"""EfficientZero: its config, what it adds to MuZero, and `train_efficientzero`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.efficientzero import augment, consistency_loss, value_prefixes
+from rl_training.algorithms.muzero import unrolled_loss
+from rl_training.config import field, schedulable
+from rl_training.data.batch import Batch
+from rl_training.networks.efficientzero import EfficientZeroNetwork
+from rl_training.networks.encoders import is_image
+from rl_training.networks.muzero import MuZeroNetwork
+from rl_training.runtime.controls import Now
+from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer
+from rl_training.runtime.search_policy import SearchPolicy
+from rl_training.runtime.workflows import Result, train
+
+
+@schedulable
+class EfficientZeroConfig(MuZeroConfig):
+    """EfficientZero, for discrete actions: MuZero that learns from little data."""
+
+    algo: Literal["efficientzero"] = field("efficientzero", "The algorithm.")  # type: ignore[assignment]
+    value_prefix: bool = field(True, "Predict what was earned since the last reset in place of rewards.")
+    prefix_horizon: int = field(5, "Steps after which the prefix and its memory begin anew.", ge=1)
+    prefix_size: int = field(128, "Units of the LSTM that is its memory.", ge=1)
+    consistency: bool = field(True, "Whether imagined states learn to be like those of true observations.")
+    projection_size: int = field(128, "Units of the projections in which they are compared.", ge=1)
+    off_policy_correction: bool = field(True, "Whether old data is bootstrapped from sooner.")
+    horizon_tau: float = field(
+        0.3, "Share of the run after which data loses one of its `td_steps`.", gt=0, le=1000
+    )
+    reanalyse_ratio: float = field(0.99, "Share of positions whose policy is searched anew.")
+    reanalyse_values: bool = field(True, "Whether values bootstrapped from are those of new searches.")
+    augmentation: bool = field(True, "Whether frames are shifted and brightened at random.")
+    priority_exponent: float = field(0.6, "How strongly errors shape what is drawn: 0 is uniform.")
+    importance_exponent: float = field(0.4, "How strongly that is corrected in the loss: 1 is fully.")
+    policy_coef: float = field(1.0, "Weight of the policy loss.")
+    reward_coef: float = field(1.0, "Weight of the loss of the value prefix, or of the reward.")
+    consistency_coef: float = field(2.0, "Weight of the consistency loss.")
+
+
+class Unrolled(NamedTuple):
+    """What the heads say of (K + 1) · B states, and the K · B that were imagined."""
+
+    policy: Tensor
+    value: Tensor
+    reward: Tensor
+    imagined: Tensor  # [K, B, ...]
+
+
+class EfficientZeroPolicy(SearchPolicy):
+    network_class: ClassVar[type[MuZeroNetwork]] = EfficientZeroNetwork
+    network: EfficientZeroNetwork
+
+
+class EfficientZeroTrainer(MuZeroTrainer):
+    """Planning from limited data (Ye et al. 2021)."""
+
+    config_class: ClassVar[type[MuZeroConfig]] = EfficientZeroConfig
+    policy_class: ClassVar[type[SearchPolicy]] = EfficientZeroPolicy
+    config: EfficientZeroConfig
+    agent: EfficientZeroPolicy
+
+    @classmethod
+    def agent_settings(cls, config: Any) -> dict[str, Any]:
+        names = ("value_prefix", "prefix_size", "prefix_horizon", "consistency", "projection_size")
+        return super().agent_settings(config) | {name: getattr(config, name) for name in names}
+
+    def make_replay(self, obs: Any, **settings: Any) -> Any:
+        config = self.config
+        if config.off_policy_correction:
+            # l = clip(n - ⌊age / (τ T)⌋, 1, n)
+            settings |= {"steps_per_cut": config.horizon_tau * config.total_timesteps}
+        return super().make_replay(obs, **settings)
+
+    @property
+    def reanalyser(self) -> MuZeroNetwork:
+        return self.agent.network
+
+    def searched_anew(self, now: Now) -> tuple[Tensor, Tensor]:
+        policies, values = super().searched_anew(now)
+        return policies, torch.full_like(values, self.config.reanalyse_values)
+
+    def seen(self, places: np.ndarray) -> Any:
+        obs = super().seen(places)
+        if not (self.config.augmentation and is_image(self.observation_space)):
+            return obs
+        if getattr(self.agent.network.representation, "channels_last", False):
+            return augment(obs.movedim(-1, 1)).movedim(1, -1)
+        return augment(obs)
+
+    def unroll(self, batch: Batch) -> Unrolled:  # type: ignore[override]
+        network, latents = self.agent.network, torch.stack(self.imagine(batch))
+        policy, value, reward = network.predict(latents.flatten(0, 1))
+        if self.config.value_prefix:
+            first, rest = reward.view(*latents.shape[:2], -1).split([1, len(latents) - 1])
+            reward = torch.cat([first, network.prefixes(rest, latents[1:])]).flatten(0, 1)
+        return Unrolled(policy, value, reward, latents[1:])
+
+    def losses(self, found: Any, target: Tensor, batch: Batch) -> dict[str, Tensor]:
+        if self.config.value_prefix:
+            batch = batch | {"reward": value_prefixes(batch["reward"], self.config.prefix_horizon)}
+        parts = super().losses(found, target, batch)
+        if self.config.consistency:
+            parts["consistency_loss"] = self.consistency_loss(found.imagined, batch)
+        return parts
+
+    def consistency_loss(self, imagined: Tensor, batch: Batch) -> Tensor:
+        """Imagined states against the true ones; past an episode's end there are none, and nothing is compared."""
+        network = self.agent.network
+        assert network.projection is not None
+        there = batch["acted"][:-1] > 0  # whether an action led to the next state
+        with torch.no_grad():
+            true = network.represent(self.seen(batch["places"][1:][there.cpu().numpy()]))
+        losses = torch.zeros_like(batch["acted"])
+        losses[1:][there] = consistency_loss(
+            network.projection.predict(imagined[there]), network.projection.project(true)
+        )
+        return unrolled_loss(losses, torch.ones_like(losses), batch["weight"])
+
+    def weighed(self, parts: dict[str, Tensor], now: Now) -> Tensor:
+        loss = now.policy_coef * parts["policy_loss"] + now.vf_coef * parts["value_loss"]
+        loss = loss + now.reward_coef * parts["reward_loss"]
+        return loss + now.consistency_coef * parts["consistency_loss"] if self.config.consistency else loss
+
+
+def train_efficientzero(config: EfficientZeroConfig, **options: Any) -> Result:
+    """Train EfficientZero from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)

@@ -1,0 +1,254 @@
+"""EfficientZero: its schedules, what really ran, its switches, where its targets come from, and the probes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runs import iterated, knobs_in_training_lines, read_lines
+from test_muzero_trainer_smoke import PROBED, SCHEDULES, TINY, check_budgets, counted
+
+from rl_training import evaluate_checkpoint, load_config, load_policy
+from rl_training.errors import ConfigError
+from rl_training.runtime.controls import Controls
+from rl_training.runtime.efficientzero_trainer import (
+    EfficientZeroConfig,
+    EfficientZeroTrainer,
+    train_efficientzero,
+)
+from rl_training.runtime.evaluation import evaluate
+from rl_training.state.seeding import seed_everything
+
+SMALL = TINY | dict(prefix_size=6, projection_size=6, unroll_steps=3, td_steps=3, prefix_horizon=2)
+OWN: dict[str, Any] = dict(
+    policy_coef_schedule={"type": "linear", "start": 1.0, "end": 0.5},
+    vf_coef_schedule={"type": "linear", "start": 0.25, "end": 0.5},
+    reward_coef_schedule={"type": "linear", "start": 1.0, "end": 2.0},
+    consistency_coef_schedule={"type": "linear", "start": 2.0, "end": 1.0},
+)
+
+
+def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
+    config = EfficientZeroConfig(**SMALL | SCHEDULES | OWN)
+    result = train_efficientzero(config, run_dir=tmp_path / "run")
+    assert result.metrics["num_simulations"] == 6
+    assert result.metrics["temperature"] == 0.25
+    assert result.metrics["root_exploration_fraction"] == 0.1
+    assert result.metrics["consistency_coef"] == 1.0 and result.metrics["reward_coef"] == 2.0
+    lines = [line for line in read_lines(result) if "num_simulations" in line]
+    assert [line["num_simulations"] for line in lines] == [
+        3,
+        3,
+        4,
+        5,
+        5,
+        6,
+    ]  # a half goes to the even neighbour
+    knobs_in_training_lines(result, config)
+    losses = {"policy_loss", "value_loss", "reward_loss", "consistency_loss", "loss", "value", "grad_norm"}
+    assert losses <= result.metrics.keys()
+    # The checkpoint stands alone, and searches as long as its step did.
+    score = evaluate_checkpoint(result.checkpoint_path, episodes=2, seed=4)
+    assert score == evaluate_checkpoint(tmp_path / "run", episodes=2, seed=4)
+    policy = load_policy(result.checkpoint_path)
+    assert policy.agent.settings["num_simulations"] == 6
+    assert policy.act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_as_many_simulations_run_as_the_schedule_says_at_every_step(monkeypatch: Any) -> None:
+    check_budgets(EfficientZeroTrainer, SMALL, counted(monkeypatch, "muzero_search"))
+
+
+def test_the_loss_is_the_weighed_sum_of_its_parts() -> None:
+    trainer = EfficientZeroTrainer(EfficientZeroConfig(**SMALL))
+    now = Controls.of(trainer.config).at(0).after(0)
+    now.__dict__ |= dict(policy_coef=2.0, vf_coef=3.0, reward_coef=5.0, consistency_coef=7.0)
+    names = ("policy_loss", "value_loss", "reward_loss", "consistency_loss")
+    parts = {name: torch.tensor(10.0**i) for i, name in enumerate(names)}
+    assert trainer.weighed(parts, now).item() == 7532.0
+
+
+def trained(env_id: str, steps: int = 600, **changes: Any) -> EfficientZeroTrainer:
+    settings: dict[str, Any] = dict(batch_size=24, learning_rate=1e-2, vf_coef=1.0, total_timesteps=1000)
+    settings |= dict(num_simulations=4, prefix_size=8, projection_size=16, prefix_horizon=2)
+    config = EfficientZeroConfig(env_id=f"probe/{env_id}-v0", **PROBED | settings | changes)
+    return iterated(EfficientZeroTrainer, config, steps)
+
+
+def test_the_best_action_is_found() -> None:
+    trainer = trained("RewardByBoth")
+    assert evaluate(trainer.agent, trainer.config, episodes=30, seed=5)["mean_return"] == 1.0
+
+
+def test_values_and_prefixes_of_a_probe() -> None:
+    """The only reward comes with the second of two steps, γ = 0.9; past the end nothing is earned."""
+    trainer = trained("DelayedReward")
+    obs = np.array([[0.0], [1.0]], np.float32)
+    np.testing.assert_allclose(trainer.agent.value(obs, ()), [0.9, 1.0], atol=0.15)
+    network, rewards = trainer.agent.network, []
+    with torch.no_grad():
+        *_, latent = network.initial(trainer.agent.inputs(obs[:1]))
+        for _ in range(3):
+            reward, _, _, latent = network.recurrent(latent, torch.tensor([0]))
+            rewards.append(reward.item())
+    np.testing.assert_allclose(rewards, [0.0, 1.0, 0.0], atol=0.2)
+
+
+def test_forbidden_actions_are_never_taken() -> None:
+    """The probe raises when one is."""
+    trainer = trained("Masked", 120)
+    evaluate(trainer.agent, trainer.config, episodes=10, seed=5, sample=True)
+
+
+@pytest.fixture(scope="module")
+def probed() -> EfficientZeroTrainer:
+    """A trainer whose target network is behind, with episodes of five steps in its replay."""
+    return trained("DiscreteEnding", 200, target_update_interval=1000)
+
+
+def drawn(trainer: EfficientZeroTrainer) -> Any:
+    np.random.seed(3)
+    return trainer.draw(Controls.of(trainer.config).at(0).after(0))
+
+
+def test_reanalysed_targets_come_from_the_current_network(probed: EfficientZeroTrainer) -> None:
+    """All policies and all values bootstrapped from are those that the network finds now, in a search without noise."""
+    now = Controls.of(probed.config).at(0).after(0)
+    now.__dict__["reanalyse_ratio"] = 1.0
+    batch = drawn(probed)
+    stored = batch["policy"].clone()
+    target = probed.value_target(batch, now)
+    quiet = dict(num_simulations=4, temperature=0.0, root_exploration_fraction=0.0, gamma=0.9)
+    acted, bootstraps = batch["acted"] > 0, batch["discount"] != 0
+    assert not acted.all() and bootstraps.any() and not bootstraps.all()
+
+    def planned(places: np.ndarray, network: Any) -> Any:
+        return probed.agent.plan(probed.replay.seen_at(places), **quiet, network=network)
+
+    plan = planned(batch["places"][acted.numpy()], probed.agent.network)
+    torch.testing.assert_close(batch["policy"][acted], torch.from_numpy(plan.policy))
+    assert not batch["policy"][~acted].any() and not torch.equal(batch["policy"], stored)
+    places = batch["bootstrap"][bootstraps.numpy()]
+    value = torch.zeros_like(target)
+    value[bootstraps] = torch.from_numpy(planned(places, probed.agent.network).value)
+    torch.testing.assert_close(target, batch["returns"] + batch["discount"] * value)
+    old = torch.from_numpy(planned(places, probed.target).value)
+    assert (old - value[bootstraps]).abs().max() > 0.1, "the target network would say something else"
+
+
+def test_without_reanalysis_targets_are_what_was_stored(probed: EfficientZeroTrainer) -> None:
+    now = Controls.of(probed.config).at(0).after(0)
+    now.__dict__["reanalyse_ratio"] = 0.0
+    batch = drawn(probed)
+    stored = batch["policy"].clone()
+    fresh = probed.value_target(batch, now)
+    assert torch.equal(batch["policy"], stored), "policies are not searched, values still are"
+    plain = trained("DiscreteEnding", 60, reanalyse_values=False, reanalyse_ratio=0.0)
+    plain.target.load_state_dict(probed.target.state_dict())
+    plain.replay = probed.replay
+    bootstraps = batch["discount"] != 0
+    obs = probed.agent.inputs(probed.replay.seen_at(batch["bootstrap"][bootstraps.numpy()]))
+    expected = batch["returns"].clone()
+    expected[bootstraps] += batch["discount"][bootstraps] * probed.target.initial(obs)[1]
+    torch.testing.assert_close(plain.value_target(batch, now), expected)
+    assert not torch.equal(fresh, expected)
+
+
+def test_nothing_is_compared_past_the_end(probed: EfficientZeroTrainer) -> None:
+    batch = drawn(probed)
+    there = batch["acted"][:-1] > 0
+    assert there.any() and not there.all()
+    seed_everything(0)
+    imagined = torch.rand(*there.shape, 8)
+    imagined[~there] = torch.nan
+    imagined.requires_grad_()
+    loss = probed.consistency_loss(imagined, batch)
+    assert torch.isfinite(loss)
+    loss.backward()
+    assert imagined.grad is not None
+    assert torch.equal((imagined.grad != 0).any(-1), there)
+    # The true states themselves are as near as can be, and all weigh 1/K of their row's weight.
+    true = probed.agent.network.represent(probed.seen(batch["places"][1:].reshape(-1))).view(*there.shape, 8)
+    probed.agent.network.projection.predictor.register_forward_hook(lambda module, inputs, output: inputs[0])
+    weights = there * batch["weight"] / len(there) / there.shape[1]
+    torch.testing.assert_close(probed.consistency_loss(true, batch), -weights.sum())
+    probed.agent.network.projection.predictor._forward_hooks.clear()
+
+
+SWITCHES: list[dict[str, Any]] = [
+    dict(value_prefix=False),
+    dict(consistency=False),
+    dict(off_policy_correction=False),
+    dict(reanalyse_ratio=0.0),
+    dict(reanalyse_values=False),
+    dict(priority_exponent=0.0),
+]
+
+
+@pytest.mark.parametrize("off", SWITCHES, ids=lambda off: next(iter(off)))
+def test_every_part_can_be_left_out(off: dict[str, Any]) -> None:
+    """What is left still learns from a batch, and what is off leaves nothing behind."""
+    trainer = trained("RewardByBoth", 80, **off)
+    network, batch = trainer.agent.network, drawn(trainer)
+    found = trainer.update(Controls.of(trainer.config).at(0).after(0))
+    assert all(np.isfinite(list(found.values())))
+    assert (network.prefix is None) == ("value_prefix" in off)
+    assert (network.projection is None) == ("consistency" in off) == ("consistency_loss" not in found)
+    assert np.isfinite(trainer.replay.steps_per_cut) == ("off_policy_correction" not in off)
+    assert torch.equal(batch["weight"], torch.ones(24)) == ("priority_exponent" in off)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(env_id="Pendulum-v1"), "actions must be Discrete"),
+        (dict(prefix_horizon=0), "prefix_horizon"),
+        (dict(horizon_tau=0.0), "horizon_tau"),
+        (dict(consistency_coef=-1.0), "at least 0"),
+        (dict(reanalyse_ratio=1.5), "at most 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigError, ValueError), match=message):
+        EfficientZeroTrainer(EfficientZeroConfig(**SMALL | changes))
+
+
+def test_one_position_is_enough() -> None:
+    """Also for the projector, whose normalisation then sees few rows, or one."""
+    trainer = trained("RewardByBoth", 70, batch_size=1, unroll_steps=1)
+    assert trainer.updates > 0
+
+
+def test_frames_of_a_game_are_learned_from(tmp_path: Any) -> None:
+    """Stacks rebuilt from frames, moved and brightened, go through the residual model; all losses are finite."""
+    pytest.importorskip("ale_py")
+    small = "total_timesteps=60 learning_starts=30 num_envs=2 batch_size=4 num_simulations=2 latent_size=4 "
+    small += "support_size=5 buffer_size=3000 max_episode_steps=40 hidden_sizes=[8] eval_interval=60 eval_episodes=1 "
+    small += "prefix_size=6 projection_size=6"
+    config = load_config("efficientzero/breakout", ["env_kwargs={frame_size: 36}", *small.split()])
+    result = train_efficientzero(config, run_dir=tmp_path / "run")
+    assert {"policy_loss", "value_loss", "reward_loss", "consistency_loss"} <= result.metrics.keys()
+
+
+@pytest.mark.parametrize("augmentation", [True, False])
+def test_only_what_is_learned_from_is_augmented(augmentation: bool) -> None:
+    """Searches see frames as they are: those that are augmented differ from them, and from each other."""
+    pytest.importorskip("ale_py")
+    small = "num_envs=2 num_simulations=2 latent_size=4 support_size=5 buffer_size=3000 hidden_sizes=[8]"
+    config = load_config(
+        "efficientzero/breakout",
+        ["env_kwargs={frame_size: 36}", *small.split(), f"augmentation={augmentation}"],
+    )
+    trainer = EfficientZeroTrainer(config)
+    knobs = Controls.of(config)
+    for step in range(0, 40, 2):
+        trainer.iterate(knobs.at(step))
+    places = np.full(3, trainer.replay.open[0])
+    plain = torch.from_numpy(trainer.replay.seen_at(places))
+    seen = trainer.seen(places)
+    assert seen.shape == plain.shape == (3, 4, 36, 36)
+    assert torch.equal(seen, plain) == (not augmentation)
+    assert torch.equal(seen[0], seen[1]) == (not augmentation)
+    trainer.close()
