@@ -114,9 +114,9 @@ def drawn(trainer: EfficientZeroTrainer) -> Any:
 
 
 def test_reanalysed_targets_come_from_the_current_network(probed: EfficientZeroTrainer) -> None:
-    """All policies and all values bootstrapped from are those that the network finds now, in a search without noise."""
+    """All policies and all values bootstrapped from are those that the network finds now, the noise set aside."""
     now = Controls.of(probed.config).at(0).after(0)
-    now.__dict__["reanalyse_ratio"] = 1.0
+    now.__dict__ |= dict(reanalyse_ratio=1.0, root_exploration_fraction=0.0)
     batch = drawn(probed)
     stored = batch["policy"].clone()
     target = probed.value_target(batch, now)

@@ -16,14 +16,16 @@ from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.runtime.controls import Now
-from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer
-from rl_training.runtime.search_policy import SearchPolicy
+from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer, planning
+from rl_training.runtime.search_policy import Plan, SearchPolicy
 from rl_training.runtime.workflows import Result, train
 
 
 @schedulable
 class EfficientZeroConfig(MuZeroConfig):
     """EfficientZero, for discrete actions: MuZero that learns from little data."""
+
+    laid_out_by: ClassVar[tuple[str, ...]] = ("prefix_horizon",)
 
     algo: Literal["efficientzero"] = field("efficientzero", "The algorithm.")  # type: ignore[assignment]
     value_prefix: bool = field(True, "Predict what was earned since the last reset in place of rewards.")
@@ -79,9 +81,9 @@ class EfficientZeroTrainer(MuZeroTrainer):
             settings |= {"steps_per_cut": config.horizon_tau * config.total_timesteps}
         return super().make_replay(obs, **settings)
 
-    @property
-    def reanalyser(self) -> MuZeroNetwork:
-        return self.agent.network
+    def search_anew(self, obs: Any, now: Now) -> Plan:
+        # With the root's noise as in acting: policies that learn from themselves without it forget alternatives.
+        return self.agent.plan(obs, **planning(now))
 
     def searched_anew(self, now: Now) -> tuple[Tensor, Tensor]:
         policies, values = super().searched_anew(now)

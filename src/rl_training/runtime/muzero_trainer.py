@@ -14,12 +14,12 @@ from rl_training.algorithms.muzero import decode, policy_loss, scale_gradient, t
 from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.data.episodes import EpisodeReplay
-from rl_training.networks.muzero import MuZeroNetwork, Predictions
+from rl_training.networks.muzero import Predictions
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
-from rl_training.runtime.search_policy import QUIET, SearchPolicy
+from rl_training.runtime.search_policy import QUIET, Plan, SearchPolicy
 from rl_training.runtime.workflows import Result, train
 
 PLANNING = ("num_simulations", "temperature", "root_exploration_fraction", "gamma")
@@ -171,16 +171,13 @@ class MuZeroTrainer(OffPolicyTrainer):
             wanted = np.concatenate([batch["places"][acted.numpy()], batch["bootstrap"][found.numpy()]])
             places, index = np.unique(wanted, return_inverse=True)
             learned, bootstrapped = np.split(index, [int(acted.sum())])
-            obs = self.replay.seen_at(places)
-            plan = self.agent.plan(obs, **planning(now) | QUIET, network=self.reanalyser)
+            plan = self.search_anew(self.replay.seen_at(places), now)
             batch["policy"][acted] = torch.from_numpy(plan.policy[learned]).to(self.agent.device)
             value[found] = torch.from_numpy(plan.value[bootstrapped])
         return batch["returns"] + batch["discount"] * value.to(self.agent.device)
 
-    @property
-    def reanalyser(self) -> MuZeroNetwork:
-        """The network that positions are searched anew with."""
-        return self.target
+    def search_anew(self, obs: Any, now: Now) -> Plan:
+        return self.agent.plan(obs, **planning(now) | QUIET, network=self.target)
 
     def searched_anew(self, now: Now) -> tuple[Tensor, Tensor]:
         """Of which rows [B] of a batch the policies are searched anew, and of which the values bootstrapped from."""
