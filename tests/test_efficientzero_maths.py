@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from rl_training.algorithms.efficientzero import (
 from rl_training.algorithms.muzero import compress, decode
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.networks.efficientzero import EfficientZeroNetwork
+from rl_training.runtime.optim import Adam
 from rl_training.search import Root, muzero_search
 
 HORIZON = 3
@@ -142,7 +144,7 @@ class CountedWorld(EfficientZeroNetwork):
 @torch.no_grad()
 def test_rewards_in_the_tree_are_the_true_ones_also_across_resets() -> None:
     network = make_network(CountedWorld)
-    network.prefix = PerfectPrefix()
+    network.prefix, network.small = PerfectPrefix(), None
     root = Root(*network.initial(torch.zeros(4, 3)))
     depth, resets = 0.0, 0
 
@@ -190,6 +192,30 @@ def test_the_prefixes_of_a_search_are_those_that_are_learned(frames: bool) -> No
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("count", [1, 8, 37])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+def test_planning_without_torch_is_planning_with_torch(activation: str, count: int) -> None:
+    """Over a reset, also for a copy of the network, and after an optimizer has moved the parameters."""
+    network = make_network(activation=activation, hidden_sizes=(8, 7))
+    for layer in (network.prediction[-1], network.prefix.head):
+        nn.init.normal_(layer.weight)
+    assert (network.small is not None) == (activation != "elu")
+    for model in (network, copy.deepcopy(network)):
+        Adam([model]).parameters.mul_(1.1)
+        *_, fast = model.initial(torch.randn(count, 3))
+        slow, small = fast, model.small
+        for _ in range(HORIZON + 2):
+            action = torch.randint(2, (count,))
+            model.small = small
+            *said, fast = model.recurrent(fast, action)
+            model.small = None
+            *expected, slow = model.recurrent(slow, action)
+            assert fast.keys() == slow.keys()
+            for one, other in zip((*said, *fast.values()), (*expected, *slow.values()), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@torch.no_grad()
 def test_the_memory_matters() -> None:
     """The same state and action after another past give another prefix, until the memory is emptied."""
     network = make_network()
@@ -206,6 +232,7 @@ def test_the_memory_matters() -> None:
     assert rewards[HORIZON][0] == rewards[HORIZON][1]
 
 
+@torch.no_grad()
 def test_from_zeros_nothing_is_worth_anything() -> None:
     network = make_network()
     policy, value, latent = network.initial(torch.randn(5, 3))

@@ -15,8 +15,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_training.algorithms.muzero import decode
 from rl_training.networks.encoders import is_image, orthogonal
 from rl_training.networks.muzero import MuZeroNetwork
+from rl_training.networks.prefix_planning import SmallPrefixModel
 
 PREFIX_CHANNELS = 16  # to which a state of frames is reduced before it enters the memory, as in the paper
 
@@ -46,6 +48,9 @@ class EfficientZeroNetwork(MuZeroNetwork):
         channels = sizes["latent_size"] if is_image(observation_space) else None
         atoms = 2 * sizes["support_size"] + 1
         self.prefix = PrefixMemory(self.features, channels, prefix_size, atoms) if value_prefix else None
+        if self.prefix is not None and self.small is not None:
+            models = self.small.dynamics, self.prediction, self.small.kind
+            self.small = SmallPrefixModel(*models, self.prefix, prefix_horizon)
         self.projection = Projection(self.features, projection_size) if consistency else None
 
     def initial(self, obs: Any) -> tuple[Tensor, Tensor, Any]:
@@ -60,18 +65,19 @@ class EfficientZeroNetwork(MuZeroNetwork):
     def recurrent(self, latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
         if self.prefix is None:
             return super().recurrent(latent, action)
+        if self.small is not None and self.small.fits:
+            return self.small.recurrent(latent, action)
         state = self.transition(latent["latent"], action)
-        output = self.prediction(state)
+        policy, value, reward = self.predict(state)
         more, hidden, cell = self.prefix.step(state, latent["hidden"], latent["cell"])
-        supports = output[:, self.num_actions :].unflatten(1, (2, -1))
-        value, prefix = self.decoded(torch.stack([supports[:, 0], supports[:, 1] + more], 1))
+        value, prefix = decode(torch.stack([value, reward + more]), self.atoms)
         earned = prefix - latent["prefix"]
         # The step that fills the horizon is the last one that remembers: the next prefix begins at 0.
         steps = (latent["steps"] + 1) % self.prefix_horizon
         remembers = steps > 0
         hidden, cell = hidden * remembers[:, None], cell * remembers[:, None]
         memory = {"hidden": hidden, "cell": cell, "prefix": prefix * remembers, "steps": steps}
-        return earned, output[:, : self.num_actions], value, {"latent": state, **memory}
+        return earned, policy, value, {"latent": state, **memory}
 
     def prefixes(self, reward: Tensor, latents: Tensor) -> Tensor:
         """Logits [K, B, 2S + 1] of the prefixes, from what the heads say of the K states [K, B, ...] of an unroll."""

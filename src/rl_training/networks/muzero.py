@@ -102,12 +102,6 @@ class MuZeroNetwork(nn.Module):
         policy, value, reward = self.predict(latent)
         return decode(reward, self.atoms), policy, decode(value, self.atoms), latent
 
-    def decoded(self, supports: Tensor) -> tuple[Tensor, ...]:
-        """Logits [N, M, 2S + 1], decoded at once → M times [N], without gradients."""
-        supports = supports.detach()
-        on_cpu = supports.device.type == "cpu" and supports.dtype == torch.float32
-        return (decode_supports(supports) if on_cpu else decode(supports, self.atoms)).unbind(-1)
-
 
 class VectorDynamics(nn.Module):
     """s + W₂ f(W₁ s + row(a)), with more hidden layers in between if there are."""

@@ -54,34 +54,26 @@ class SmallModel:
     def _look_again(self) -> None:
         self.parameter = self.dynamics.action.weight
         self.seen_at = self.parameter.data_ptr()
-        self.first, self.table = _layer(self.dynamics.state), _view(self.parameter)
-        self.rest, self.heads = _layers(self.dynamics.rest), _layers(self.prediction)
-        self.count = sum(weight.size for weight in (self.first[0], *self.rest[0], *self.heads[0]))
+        first, table = dense_layer(self.dynamics.state), _view(self.parameter)
+        rest, heads = _layers(self.dynamics.rest), _layers(self.prediction)
+        self.layers = (first, table, rest, heads, self.kind, len(table))
+        self.count = sum(weight.size for weight in (first[0], *rest[0], *heads[0]))
 
     def recurrent(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """States [N, L] and actions [N] → rewards [N], policy logits [N, A], values [N], the next states."""
         if self.parameter.data_ptr() != self.seen_at:
             self._look_again()  # an optimizer has moved the parameters into one vector
-        found = _recurrent(
-            latent.numpy(),
-            action.numpy(),
-            self.first,
-            self.table,
-            self.rest,
-            self.heads,
-            self.kind,
-            len(self.table),
-        )
+        found = _recurrent(latent.numpy(), action.numpy(), *self.layers)
         reward, logits, value, following = map(torch.from_numpy, found)
         return reward, logits, value, following
 
 
-def _layer(layer: Any) -> tuple[np.ndarray, np.ndarray]:
+def dense_layer(layer: Any) -> tuple[np.ndarray, np.ndarray]:
     return _view(layer.weight), _view(layer.bias)
 
 
 def _layers(module: nn.Module) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    dense = [_layer(layer) for layer in module.modules() if isinstance(layer, nn.Linear)]
+    dense = [dense_layer(layer) for layer in module.modules() if isinstance(layer, nn.Linear)]
     return tuple(weight for weight, _ in dense), tuple(bias for _, bias in dense)
 
 
@@ -93,19 +85,26 @@ def _recurrent(latent, action, first, table, rest, heads, activation, num_action
     logits = np.empty((count, num_actions), np.float32)
     for start in range(0, count, LANES):
         places = slice(start, min(start + LANES, count))
-        block = to_block(latent[places])
-        states = places.stop - start
-        hidden = dense(block, first[0], first[1], states, 0)
-        add_rows(hidden, table, action[places])
-        activate(hidden, activation)
-        change = _forward(hidden, rest, activation, states)
-        _follow(block, change, following[places])
-        output = _forward(block, heads, activation, states)
+        _, output = advance(
+            latent[places], action[places], first, table, rest, heads, activation, following[places]
+        )
         atoms = (len(output) - num_actions) // 2
         from_block(output[:num_actions], logits[places])
         decode_block(output[num_actions : num_actions + atoms], value[places])
         decode_block(output[num_actions + atoms :], reward[places])
     return reward, logits, value, following
+
+
+@numba.njit(cache=True, nogil=True)
+def advance(latent, action, first, table, rest, heads, activation, following):  # type: ignore[no-untyped-def]
+    """The states [n, L] that the actions lead to, also as a block, and a block of what the heads say of them."""
+    block, states = to_block(latent), len(latent)
+    hidden = dense(block, first[0], first[1], states, 0)
+    add_rows(hidden, table, action)
+    activate(hidden, activation)
+    change = _forward(hidden, rest, activation, states)
+    _follow(block, change, following)
+    return block, _forward(block, heads, activation, states)
 
 
 @numba.njit(cache=True, nogil=True)

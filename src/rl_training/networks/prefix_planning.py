@@ -1,0 +1,95 @@
+"""Planning with EfficientZero's small networks, without torch: states and the memory beside them, in blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.networks.acting import FAST, _view, fast_tanh
+from rl_training.networks.blocks import LANES, decode_block, dense, from_block, to_block
+from rl_training.networks.planning import SmallModel, advance, dense_layer
+
+if TYPE_CHECKING:
+    from rl_training.networks.efficientzero import PrefixMemory
+    from rl_training.networks.muzero import VectorDynamics
+
+
+class SmallPrefixModel(SmallModel):
+    """Dynamics, heads and value prefix for states that are vectors, on the CPU."""
+
+    def __init__(
+        self, dynamics: VectorDynamics, prediction: nn.Module, kind: int, prefix: PrefixMemory, horizon: int
+    ) -> None:
+        self.prefix, self.horizon = prefix, horizon
+        super().__init__(dynamics, prediction, kind)
+
+    def _look_again(self) -> None:
+        super()._look_again()
+        lstm = tuple(_view(parameter) for parameter in self.prefix.cell.parameters())
+        self.memory = (lstm, dense_layer(self.prefix.head), self.horizon)
+
+    def recurrent(self, latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
+        """As `EfficientZeroNetwork.recurrent`."""
+        if self.parameter.data_ptr() != self.seen_at:
+            self._look_again()  # an optimizer has moved the parameters into one vector
+        names = ("latent", "hidden", "cell", "prefix", "steps")
+        state = tuple(latent[name].numpy() for name in names)
+        found = _recurrent_with_prefix(state, action.numpy(), self.layers, self.memory)
+        reward, logits, value, *following = map(torch.from_numpy, found)
+        return reward, logits, value, dict(zip(names, following, strict=True))
+
+
+@numba.njit(cache=True, nogil=True)
+def _recurrent_with_prefix(state, action, layers, memory):  # type: ignore[no-untyped-def]
+    latent, hidden, cell, prefix, steps = state
+    first, table, rest, heads, activation, num_actions = layers
+    (from_state, from_hidden, state_bias, hidden_bias), head, horizon = memory
+    count = len(latent)
+    following, kept, remembered = np.empty_like(latent), np.empty_like(hidden), np.empty_like(cell)
+    earned, value = np.empty(count, np.float32), np.empty(count, np.float32)
+    logits = np.empty((count, num_actions), np.float32)
+    total, since = np.empty_like(prefix), np.empty_like(steps)
+    for start in range(0, count, LANES):
+        places = slice(start, min(start + LANES, count))
+        states = places.stop - start
+        block, output = advance(
+            latent[places], action[places], first, table, rest, heads, activation, following[places]
+        )
+        gates = dense(block, from_state, state_bias, states, 0)
+        gates += dense(to_block(hidden[places]), from_hidden, hidden_bias, states, 0)
+        cells = to_block(cell[places])
+        memory_block = _remember(gates, cells)
+        from_block(memory_block, kept[places])
+        from_block(cells, remembered[places])
+        more = dense(memory_block, head[0], head[1], states, 0)
+        atoms = len(more)
+        output[num_actions + atoms :] += more
+        from_block(output[:num_actions], logits[places])
+        decode_block(output[num_actions : num_actions + atoms], value[places])
+        decode_block(output[num_actions + atoms :], total[places])
+    for i in range(count):
+        earned[i] = total[i] - prefix[i]
+        since[i] = (steps[i] + 1) % horizon
+        if since[i] == 0:
+            kept[i], remembered[i], total[i] = 0.0, 0.0, 0.0
+    return earned, logits, value, following, kept, remembered, total, since
+
+
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def _remember(gates, cells):  # type: ignore[no-untyped-def]
+    """c ← σ(f) c + σ(i) tanh(g) in place, and h = σ(o) tanh(c), blocks; the gates [4 H, LANES] in torch's order."""
+    size, half = len(cells), np.float32(0.5)
+    hidden = np.empty_like(cells)
+    for j in range(size):
+        for i in range(LANES):
+            # σ(x) = ½ + ½ tanh(x / 2)
+            enters = half + half * fast_tanh(half * gates[j, i])
+            stays = half + half * fast_tanh(half * gates[size + j, i])
+            leaves = half + half * fast_tanh(half * gates[3 * size + j, i])
+            cells[j, i] = stays * cells[j, i] + enters * fast_tanh(gates[2 * size + j, i])
+            hidden[j, i] = leaves * fast_tanh(cells[j, i])
+    return hidden
