@@ -61,13 +61,11 @@ def saved_policy(folder: Path, **settings) -> Path:
 
 # The settings of a policy, and the kind of file it is exported to here: ONNX where it is the export that is delicate.
 POLICIES = {
-    "normaliser, Gaussian": (".pt2", dict(algo="ppo", env_id="Pendulum-v1", normalize_observations=True)),
     "Dict with a picture": (
         ".onnx",
         dict(algo="ppo", env_id="probe/DictAndPicture-v0", normalize_observations=True),
     ),
     "Dict, SAC": (".pt2", dict(algo="sac", env_id="probe/DictTarget-v0", buffer_size=1000)),
-    "mask in a Dict": (".pt2", dict(algo="ppo", env_id="probe/Masked-v0", env_kwargs={"where": "obs"})),
     "mask of two choices": (".onnx", dict(algo="ppo", env_id="probe/MaskedTwice-v0")),
     "memory and mask": (
         ".onnx",

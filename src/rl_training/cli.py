@@ -27,6 +27,7 @@ from rl_training.verbs.options import (
     Config,
     Json,
     Overrides,
+    PlaySeed,
     PolicyPath,
     Quiet,
     RunDir,
@@ -186,9 +187,7 @@ def record(
     path: PolicyPath,
     episodes: Annotated[int, typer.Option(min=1, help="How many.")],
     out: Annotated[str, typer.Option(help="A new file ending in .npz, or minari:ID for a Minari dataset.")],
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the episodes. [default: the run's]")
-    ] = None,
+    seed: PlaySeed = None,
     checkpoint: Checkpoint = Which.last,
     sample: Sample = False,
     trust_env: TrustEnv = False,

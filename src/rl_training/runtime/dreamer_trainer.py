@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ SIZED = ("deter_size", "hidden_size", "num_latents", "num_classes", "units", "cn
 @schedulable
 class DreamerConfig(Config):
     """DreamerV3, for discrete and continuous actions: behaviour learned in a world model's imagination."""
+
+    laid_out_by: ClassVar[tuple[str, ...]] = ("buffer_size", "batch_length")
 
     algo: Literal["dreamer"] = field("dreamer", "The algorithm.")
     num_envs: int = field(16, "Environments stepped side by side.", ge=1, le=65_536)

@@ -34,6 +34,9 @@ class Which(str, Enum):
 
 PolicyPath = Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run or a checkpoint.")]
 Checkpoint = Annotated[Which, typer.Option(help="Which checkpoint of a run.")]
+PlaySeed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Seed of the episodes. [default: the run's]")
+]
 Sample = Annotated[bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")]
 
 

@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from rl_training.verbs.options import Checkpoint, Json, PolicyPath, Sample, TrustEnv, Which, print_json
+from rl_training.verbs.options import (
+    Checkpoint,
+    Json,
+    PlaySeed,
+    PolicyPath,
+    Sample,
+    TrustEnv,
+    Which,
+    print_json,
+)
 
 
 def play(
@@ -14,9 +23,7 @@ def play(
         Path | None, typer.Option(help="Write a video to this new file, .mp4 or .gif, instead (an extra).")
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the episodes. [default: the run's]")
-    ] = None,
+    seed: PlaySeed = None,
     checkpoint: Checkpoint = Which.last,
     sample: Sample = False,
     trust_env: TrustEnv = False,
