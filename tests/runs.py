@@ -20,7 +20,7 @@ from rl_training.runtime.controls import Controls, find_control, resolve
 from rl_training.state.seeding import fold, seed_everything
 
 TINY_DREAMER: dict[str, Any] = dict(
-    batch_size=4, batch_length=8, deter_size=16, hidden_size=8, num_latents=4, num_classes=4
+    batch_size=4, batch_length=8, deter_size=16, rssm_hidden=8, num_latents=4, num_classes=4
 ) | dict(units=8, blocks=4, mlp_layers=1)
 
 # What the small runs of all planners share.

@@ -236,7 +236,7 @@ def test_what_is_not_a_number_stays_none(name: str) -> None:
 
 def make_rssm() -> RSSM:
     seed_everything(6)
-    return RSSM(5, 2, deter_size=16, hidden_size=8, num_latents=3, num_classes=4, blocks=4)
+    return RSSM(5, 2, deter_size=16, rssm_hidden=8, num_latents=3, num_classes=4, blocks=4)
 
 
 def test_a_scan_with_a_reset_is_two_scans(monkeypatch: Any) -> None:
@@ -283,7 +283,7 @@ def test_large_actions_are_scaled_down_and_small_ones_kept() -> None:
 
 def make_network(action_space: spaces.Space[Any]) -> DreamerNetwork:
     seed_everything(7)
-    sizes = dict(deter_size=32, hidden_size=8, num_latents=4, num_classes=4, units=16, cnn_depth=2, blocks=4)
+    sizes = dict(deter_size=32, rssm_hidden=8, num_latents=4, num_classes=4, units=16, cnn_depth=2, blocks=4)
     return DreamerNetwork(spaces.Box(-9, 9, (3,)), action_space, **sizes, mlp_layers=2)
 
 
@@ -361,7 +361,7 @@ def test_laprop_clips_each_tensor_by_itself_and_lets_zeros_grow() -> None:
 
 def test_the_sizes_are_those_of_the_paper() -> None:
     assert preset("12M") == dict(
-        deter_size=2048, hidden_size=256, num_latents=32, num_classes=16, units=256, cnn_depth=16, blocks=8
+        deter_size=2048, rssm_hidden=256, num_latents=32, num_classes=16, units=256, cnn_depth=16, blocks=8
     )
     assert [preset(size)["deter_size"] for size in SIZES] == [512, 2048, 3072, 4096, 6144, 8192, 12288]
     network = DreamerNetwork(
@@ -372,7 +372,7 @@ def test_the_sizes_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize("shape", [(64, 64, 3), (4, 84, 84), (12, 12, 1), (4, 4, 1)])
 def test_pictures_of_any_size_come_back_in_their_own_shape(shape: tuple[int, ...]) -> None:
-    sizes = dict(deter_size=16, hidden_size=8, num_latents=4, num_classes=4, units=8, cnn_depth=2, blocks=4)
+    sizes = dict(deter_size=16, rssm_hidden=8, num_latents=4, num_classes=4, units=8, cnn_depth=2, blocks=4)
     space = spaces.Dict({"camera": spaces.Box(0, 255, shape, np.uint8), "digit": spaces.Discrete(3, start=1)})
     network = DreamerNetwork(space, spaces.Discrete(2), **sizes, mlp_layers=1)
     obs = {"camera": torch.randint(0, 255, (5, 2, *shape), dtype=torch.uint8), "digit": torch.ones(5, 2)}

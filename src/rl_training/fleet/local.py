@@ -12,7 +12,6 @@ import math
 import mmap
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import traceback
@@ -71,7 +70,7 @@ class LocalFleet(Fleet):
     def _submit(self, index: int, request: Request, weights: np.ndarray) -> None:
         self.packed[request.stream][...] = weights
         with suppress(OSError):  # it is gone, as listening to it will show
-            self.connections[index].send_bytes(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+            self.connections[index].send(request)
 
     def _poll(self, timeout: float) -> Sequence[tuple[int, Outcome]]:
         if self.started:
@@ -83,7 +82,7 @@ class LocalFleet(Fleet):
 
     def _hear_from(self, index: int) -> Outcome:
         try:
-            outcome: Outcome = pickle.loads(self.connections[index].recv_bytes())
+            outcome: Outcome = self.connections[index].recv()
         except (EOFError, OSError):
             code = self._end(index)
             return Lost(f"its process was ended by signal {-code}" if code < 0 else "its process ended")
@@ -103,7 +102,7 @@ class LocalFleet(Fleet):
         actor = Actor(self.config, *self.spaces)
         while True:
             try:
-                request: Request = pickle.loads(connection.recv_bytes())
+                request: Request = connection.recv()
             except (EOFError, OSError):
                 return  # the learner is gone
             stream = request.stream
@@ -111,7 +110,7 @@ class LocalFleet(Fleet):
             if isinstance(outcome, Fragment):
                 outcome = outcome._replace(columns={})  # they are in the shared memory
             try:
-                connection.send_bytes(pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL))
+                connection.send(outcome)
             except OSError:
                 return
 

@@ -26,7 +26,7 @@ def preset(size: str) -> dict[str, int]:
     units = SIZES[size]
     return {
         "deter_size": 8 * units,
-        "hidden_size": units,
+        "rssm_hidden": units,
         "num_latents": NUM_LATENTS,
         "num_classes": units // 16,
         "units": units,
@@ -59,7 +59,7 @@ class DreamerNetwork(nn.Module):
         action_space: spaces.Space[Any],
         *,
         deter_size: int,
-        hidden_size: int,
+        rssm_hidden: int,
         num_latents: int,
         num_classes: int,
         units: int,
@@ -85,7 +85,7 @@ class DreamerNetwork(nn.Module):
             self.reconstruction.tokens,
             sum(self.action_sizes),
             deter_size=deter_size,
-            hidden_size=hidden_size,
+            rssm_hidden=rssm_hidden,
             num_latents=num_latents,
             num_classes=num_classes,
             blocks=blocks,

@@ -99,7 +99,7 @@ class RSSM(nn.Module):
         actions: int,
         *,
         deter_size: int,
-        hidden_size: int,
+        rssm_hidden: int,
         num_latents: int,
         num_classes: int,
         blocks: int,
@@ -107,21 +107,21 @@ class RSSM(nn.Module):
         super().__init__()
         self.deter_size, self.num_latents, self.num_classes = deter_size, num_latents, num_classes
         self.stoch_size = num_classes * num_latents
-        self.from_deter = Dense(deter_size, units=hidden_size)
-        self.from_stoch = Dense(self.stoch_size, units=hidden_size)
-        self.from_action = Dense(actions, units=hidden_size)
+        self.from_deter = Dense(deter_size, units=rssm_hidden)
+        self.from_stoch = Dense(self.stoch_size, units=rssm_hidden)
+        self.from_action = Dense(actions, units=rssm_hidden)
         # A block sees its own part of the memory and all three inputs.
-        fan_in = deter_size + 3 * hidden_size * blocks
+        fan_in = deter_size + 3 * rssm_hidden * blocks
         self.own = BlockLinear(deter_size, deter_size, blocks, fan_in)
-        self.shared = nn.Parameter(torch.empty(3 * hidden_size, deter_size))
+        self.shared = nn.Parameter(torch.empty(3 * rssm_hidden, deter_size))
         truncated_normal(self.shared, fan_in)
         self.scale = nn.Parameter(torch.ones(deter_size))
         self.gates = BlockLinear(deter_size, 3 * deter_size, blocks)
         self.prior_layers = nn.Sequential(
-            mlp(deter_size, hidden_size, 2), linear(hidden_size, self.stoch_size)
+            mlp(deter_size, rssm_hidden, 2), linear(rssm_hidden, self.stoch_size)
         )
-        self.posterior_layer = Dense(deter_size, tokens, units=hidden_size)
-        self.posterior_head = linear(hidden_size, self.stoch_size)
+        self.posterior_layer = Dense(deter_size, tokens, units=rssm_hidden)
+        self.posterior_head = linear(rssm_hidden, self.stoch_size)
         self.compiled: tuple[Any, Any] | None = None
 
     def compile(self) -> None:

@@ -37,7 +37,7 @@ from rl_training.trees import tree_map
 
 FLAGS = ("first", "last", "terminal")
 UNUSED = ("hidden_sizes", "activation", "image_encoder")
-SIZED = ("deter_size", "hidden_size", "num_latents", "num_classes", "units", "cnn_depth", "blocks")
+SIZED = ("deter_size", "rssm_hidden", "num_latents", "num_classes", "units", "cnn_depth", "blocks")
 
 
 @schedulable
@@ -77,7 +77,7 @@ class DreamerConfig(Config):
         "12M", "The networks' size, in parameters."
     )
     deter_size: Units | None = field(None, "Units of the memory; none: as the size says.")
-    hidden_size: Units | None = field(
+    rssm_hidden: Units | None = field(
         None, "Units of the layers inside the dynamics; none: as the size says."
     )
     num_latents: Units | None = field(None, "Choices of a latent state; none: 32.")

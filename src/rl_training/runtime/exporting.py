@@ -72,7 +72,7 @@ def export_policy(
     observation_space, action_space = (
         space_from_json(saved[f"{name}_space"]) for name in ("observation", "action")
     )
-    graph = PolicyGraph(agent, observation_space, action_space).eval()
+    graph = PolicyGraph(agent, observation_space, action_space).train(False)
     with _quiet(), torch.no_grad():
         program = graph.program()
         aside = target.with_name(WRITING + target.name)
