@@ -93,9 +93,10 @@ class Stopping(QuietDisplay):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_all_three_hold_the_metrics_of_a_run_that_was_interrupted_and_change_none(trained_run, store):
+def test_all_three_hold_the_metrics_of_a_run_that_was_interrupted_and_change_none(trained_run, store, capfd):
     run = Path("run")
     assert train(small_config("ppo-cartpole", **ALL), run_dir=run, display=Stopping()).interrupted
+    assert capfd.readouterr().err == "", "what libraries say about themselves is not for our user"
     assert in_mlflow(run, store)[0].info.status == "KILLED"
     resume(run)
     wanted = in_metrics(run)

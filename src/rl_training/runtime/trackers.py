@@ -91,11 +91,11 @@ class MLflow:
     hint = "is MLFLOW_TRACKING_URI right, and its server running?"
 
     def __init__(self, config: Config, run: RunDirectory) -> None:
-        for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.WARNING)
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 
+        for name in ("mlflow", "alembic"):  # after the import, which sets its own level
+            logging.getLogger(name).setLevel(logging.WARNING)
         self.metric = Metric
         with warnings.catch_warnings():  # about its own database
             warnings.simplefilter("ignore")
