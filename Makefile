@@ -54,10 +54,10 @@ docs: $(VENV)/.installed-test
 	@echo "written: build/site/index.html"
 
 learn: $(VENV)/.installed-all
-	@$(BIN)/python -m pytest -q -s -m learn
+	@$(BIN)/python -m pytest -q -s --timeout 0 -m learn
 
 faults: $(VENV)/.installed-test
-	@$(BIN)/python -m pytest -q -m faults
+	@$(BIN)/python -m pytest -q --timeout 0 -m faults
 
 bench: $(VENV)/.installed-all
 	@$(BIN)/python -m benchmarks

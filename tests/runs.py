@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import sys
-import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -368,34 +367,34 @@ def go_on(config: Any, run_dir: Path) -> None:
         train(config, run_dir=run_dir)
 
 
-def in_child(function: Callable[[], None], kill_after: float | None = None) -> int | None:
-    """Run `function` in a fork of this process, which has torch loaded already; its exit code, or None if killed.
+PATIENCE = 300  # seconds after which a child that stands still says where, and fails
 
-    A fork costs milliseconds where a new interpreter would first import torch. The child must not collect this
-    process's garbage: an emulator in it would wait for threads that were not forked.
+
+def _in_child(function: Callable[..., None], *args: Any) -> None:
+    gc.freeze()  # a fork must not collect its parent's garbage: an emulator in it waits for threads that are not here
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    function(*args)
+
+
+def in_child(
+    function: Callable[..., None], *args: Any, kill_after: float | None = None, start: str = "fork"
+) -> int | None:
+    """Run `function(*args)` in a process of its own; its exit code, or None if a signal ended it.
+
+    A fork has torch loaded already and knows all that the test has patched. `start="forkserver"` begins from a
+    process that never had threads, which emulators need; `function` must then be one of a module.
     """
-    child = os.fork()
-    if child == 0:
-        gc.freeze()
-        code = 1
-        try:
-            function()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+    context = multiprocessing.get_context(start)
+    if start == "forkserver":
+        trainers = [f"rl_training.runtime.{name}_trainer" for name in ("ppo", "dqn")]
+        context.set_forkserver_preload(["rl_training.runtime.seeds", "rl_training.envs.atari", *trainers])
+    child: Any = context.Process(target=_in_child, args=(function, *args))  # type: ignore[attr-defined]
+    child.start()
+    child.join(kill_after)
     if kill_after is not None:
-        deadline = time.monotonic() + kill_after
-        while time.monotonic() < deadline:
-            if os.waitpid(child, os.WNOHANG)[0]:
-                return 0
-            time.sleep(0.001)
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return None if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+        child.kill()
+    child.join()
+    return None if child.exitcode < 0 else child.exitcode
 
 
 FILE_CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "ftruncate")
@@ -419,7 +418,15 @@ def kill_at_file_call(number: int) -> None:
         setattr(os, name, dying(getattr(os, name)))
 
 
-def kill_and_resume(config: Any, run_dir: Path, kills: int, seconds: float, rng: random.Random) -> int:
+def go_on_until(number: int, config: Any, run_dir: Path) -> None:
+    """Go on with the run, and die at the `number`-th call that changes a file."""
+    kill_at_file_call(number)
+    go_on(config, run_dir)
+
+
+def kill_and_resume(
+    config: Any, run_dir: Path, kills: int, seconds: float, rng: random.Random, start: str = "fork"
+) -> int:
     """Kill the run `kills` times, every second time inside file calls, then let it end; how many kills hit.
 
     A run goes on between kills, so the more of them there are, the sooner each must come.
@@ -428,12 +435,12 @@ def kill_and_resume(config: Any, run_dir: Path, kills: int, seconds: float, rng:
     for attempt in range(kills):
         if attempt % 2:
             number = rng.randint(1, int(120 * share))
-            code = in_child(lambda number=number: (kill_at_file_call(number), go_on(config, run_dir))[-1])
+            code = in_child(go_on_until, number, config, run_dir, start=start)
         else:
-            code = in_child(lambda: go_on(config, run_dir), kill_after=rng.uniform(0.0, seconds * share))
+            code = in_child(go_on, config, run_dir, kill_after=rng.uniform(0.0, seconds * share), start=start)
         assert code in (0, None), "the run failed instead of being killed"
         hits += code is None
-    assert in_child(lambda: go_on(config, run_dir)) == 0
+    assert in_child(go_on, config, run_dir, start=start) == 0
     return hits
 
 

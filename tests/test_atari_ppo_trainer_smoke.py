@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("ale_py")
 
-from runs import assert_same_run, go_on, in_child, kill_at_file_call
+from runs import assert_same_run, go_on, go_on_until, in_child
 
 from rl_training import evaluate_checkpoint, load_config
 from rl_training.envs.atari import AtariSettings, make_atari_lanes
@@ -52,13 +52,10 @@ def test_clip_coef_schedule_is_exact_on_atari(tmp_path):
 
 def test_killed_on_pong_and_resumed_it_is_the_same(tmp_path):
     config = tiny()
-    assert in_child(lambda: go_on(config, tmp_path / "whole")) == 0
+    assert in_child(go_on, config, tmp_path / "whole", start="forkserver") == 0
     for number in (60, 45, 25):  # file calls, so that it dies inside and between saves
-        code = in_child(
-            lambda number=number: (kill_at_file_call(number), go_on(config, tmp_path / "killed"))[-1]
-        )
-        assert code is None
-    assert in_child(lambda: go_on(config, tmp_path / "killed")) == 0
+        assert in_child(go_on_until, number, config, tmp_path / "killed", start="forkserver") is None
+    assert in_child(go_on, config, tmp_path / "killed", start="forkserver") == 0
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 

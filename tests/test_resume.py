@@ -12,14 +12,13 @@ from rl_training.runtime.optim import Adam
 
 def compare_killed_with_whole(name, folder, kills, seed):
     config = small_config(name)
+    start = "forkserver" if config.env_id.startswith("ALE/") else "fork"
     began = time.monotonic()
-    assert in_child(lambda: go_on(config, folder / "whole")) == 0
+    assert in_child(go_on, config, folder / "whole", start=start) == 0
     seconds = time.monotonic() - began
     rng, hits = random.Random(seed), 0
-    for _ in range(
-        10
-    ):  # a kill that comes after the run's end is none: then it is killed once more from its start
-        hits += kill_and_resume(config, fresh(folder / "killed"), kills - hits, seconds, rng)
+    for _ in range(10):  # a kill after the run's end is none: then it is killed once more from its start
+        hits += kill_and_resume(config, fresh(folder / "killed"), kills - hits, seconds, rng, start)
         assert_same_run(folder / "whole", folder / "killed")
         if hits >= kills:
             return
@@ -41,7 +40,7 @@ def test_killed_twenty_times(name, seed, tmp_path):
 def test_the_same_run_twice_is_the_same(tmp_path):
     config = small_config("ppo-cartpole")
     for place in ("one", "two"):
-        assert in_child(lambda place=place: go_on(config, tmp_path / place)) == 0
+        assert in_child(go_on, config, tmp_path / place) == 0
     assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
