@@ -1,12 +1,11 @@
 """Fleets: fragments come in order, once each, and are the same whoever plays them and whatever befalls them."""
 
+import json
 import os
 import signal
 import threading
 import time
-from contextlib import suppress
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from runs import assert_same_run, in_child, small_config
@@ -24,58 +23,13 @@ from rl_training.state.seeding import seed_everything
 SMALL = dict(total_timesteps=960, log_interval=1, eval_interval=960, eval_episodes=1, checkpoint_interval=480)
 
 
-class Uneven(gym.Wrapper):
-    """CartPole that now and then sleeps, for a time that nobody can foresee."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        self.clock = np.random.default_rng()
-
-    def step(self, action):
-        if self.clock.random() < 0.05:
-            time.sleep(self.clock.random() * 0.01)
-        return super().step(action)
-
-
-class Faulty(gym.Wrapper):
-    """CartPole that fails after `at` steps, as long as there is a file in the folder `faults` to be used up for it."""
-
-    def __init__(self, env, faults, kind, at):
-        super().__init__(env)
-        self.faults, self.kind, self.at, self.steps = faults, kind, at, 0
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps >= self.at and self.use_up():
-            self.steps = 0
-            if self.kind == "raise":
-                raise RuntimeError("the pole has broken")
-            os.kill(os.getpid(), signal.SIGKILL if self.kind == "die" else signal.SIGSTOP)
-        return super().step(action)
-
-    def use_up(self):
-        for name in os.listdir(self.faults):
-            with suppress(FileNotFoundError):  # another actor was faster
-                os.unlink(os.path.join(self.faults, name))
-                return True
-        return False
-
-
 def faulty(folder, number, kind, at, **changes):
     """A config whose environments will fail `number` times."""
     (folder / "faults").mkdir()
     for name in range(number):
         (folder / "faults" / str(name)).touch()
     kwargs = dict(faults=str(folder / "faults"), kind=kind, at=at)
-    return config_of(env_id="fleet/Faulty-v0", env_kwargs=kwargs, **changes)
-
-
-def cartpole(wrapper):
-    return lambda **kwargs: wrapper(gym.make("CartPole-v1").unwrapped, **kwargs)
-
-
-for wrapper in (Uneven, Faulty):
-    gym.register(f"fleet/{wrapper.__name__}-v0", cartpole(wrapper), max_episode_steps=500)
+    return config_of(env_id="fleet_envs:fleet/Faulty-v0", env_kwargs=kwargs, **changes)
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +99,7 @@ def test_shared_memory_is_shared_with_forks():
 
 @pytest.mark.parametrize("name", ["impala-cartpole", "impala-memory"])
 def test_inline_and_local_fleets_give_the_same_run_whatever_the_speeds(name, tmp_path):
-    changes = dict(env_id="fleet/Uneven-v0")
+    changes = dict(env_id="fleet_envs:fleet/Uneven-v0")
     for fleet in ("inline", "local"):
         train(config_of(name, fleet=fleet, **changes), run_dir=tmp_path / fleet)
     metrics = [(tmp_path / fleet / "metrics.jsonl").read_bytes() for fleet in ("inline", "local")]
@@ -206,7 +160,7 @@ def test_a_stopped_actor_is_replaced_and_changes_nothing():
         if number == 5:
             os.kill(trainer.fleet.processes[1], signal.SIGSTOP)
 
-    used, after, timing = watched(config_of(actor_timeout=0.5), stop)
+    used, after, timing = watched(config_of(actor_timeout=1.0), stop)
     assert used == expected and np.array_equal(weights, after) and timing["actor_restarts"] >= 1
 
 
@@ -244,7 +198,9 @@ def test_a_nan_from_an_actor_names_its_place(tmp_path):
 @pytest.mark.parametrize("name", ["impala-cartpole"])
 def test_arrival_order_trains_to_the_end_and_uses_no_fragment_twice(name, monkeypatch):
     monkeypatch.setattr("rl_training.fleet.fleet.FIRST_DELAY", 0.3)
-    config = config_of(name, order="arrival", num_actors=3, batch_fragments=2, env_id="fleet/Uneven-v0")
+    config = config_of(
+        name, order="arrival", num_actors=3, batch_fragments=2, env_id="fleet_envs:fleet/Uneven-v0"
+    )
     pauses = []
 
     def kill(trainer, number):
@@ -258,6 +214,12 @@ def test_arrival_order_trains_to_the_end_and_uses_no_fragment_twice(name, monkey
         numbers = [number for which, number, _ in used if which == stream]
         assert numbers == list(range(len(numbers)))
     assert 2 in pauses[4:]  # it went on while one was missing
+
+
+@pytest.mark.parametrize(("order", "exactly"), [("fixed", True), ("arrival", False)])
+def test_the_manifest_says_whether_the_run_resumes_exactly(order, exactly, tmp_path):
+    train(config_of(order=order, total_timesteps=64), run_dir=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["resumes_exactly"] is exactly
 
 
 def test_arrival_order_waits_for_enough_actors():
@@ -285,7 +247,7 @@ def test_old_fragments_are_dropped_in_arrival_order():
 
 def test_actors_die_with_their_learner_and_let_go_of_its_lock(tmp_path):
     """Killed in the middle: no process is left, and the run can be resumed at once."""
-    config = config_of(total_timesteps=10**6, env_id="fleet/Uneven-v0", log_interval=64)
+    config = config_of(total_timesteps=10**6, env_id="fleet_envs:fleet/Uneven-v0", log_interval=64)
     pids = tmp_path / "pids"
 
     def learner():

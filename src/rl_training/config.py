@@ -140,6 +140,11 @@ class Config(BaseModel):
         return self.num_envs
 
     @property
+    def resumes_exactly(self) -> bool:
+        """Whether a killed run, resumed, ends as if it had never been killed: noted in the run's manifest."""
+        return True
+
+    @property
     def log_every(self) -> int:
         """Steps between log lines."""
         return max(self.log_interval or self.total_timesteps // 200, self.steps_per_iteration)

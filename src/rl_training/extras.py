@@ -26,6 +26,7 @@ EXTRAS = {
         "export --to FILE.onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}
     ),
     "plot": Extra("pictures: schedule --png, compare --png", {"matplotlib": "matplotlib"}),
+    "ray": Extra("fleet: ray", {"ray": "ray"}),
     "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
     "tune": Extra("tune", {"optuna": "optuna", "matplotlib": "matplotlib"}),
     "wandb": Extra("wandb: true", {"wandb": "wandb"}),

@@ -14,4 +14,10 @@ gym.register(
     max_episode_steps=500,
     reward_threshold=475.0,
 )
+gym.register(
+    "rl_training/BusyCartPole-v1",
+    "rl_training.envs.busy:busy_cartpole",
+    max_episode_steps=500,
+    reward_threshold=475.0,
+)
 gym.register("rl_training/TicTacToe-v0", "rl_training.envs.tictactoe:TicTacToe", max_episode_steps=9)

@@ -254,6 +254,8 @@ class Fleet(Stateful):
         self.slots[index] = Slot(
             start_at=time.monotonic() + delay, losses=slot.losses + 1, launches=slot.launches
         )
+        if slot.starting and slot.losses + 1 >= MOST_LOSSES:
+            raise ActorError(f"an actor could not be started {MOST_LOSSES} times in a row: {reason}")
         if request is None:
             return
         self.losses[request.stream] += 1

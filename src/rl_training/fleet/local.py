@@ -92,11 +92,11 @@ class LocalFleet(Fleet):
 
     def _end(self, index: int) -> int:
         self.connections.pop(index).close()
-        return _reap(self.processes.pop(index))
+        return reap(self.processes.pop(index))
 
     def _serve(self, connection: Connection) -> None:
         """The life of an actor's process."""
-        _leave_the_learner(keep=connection.fileno(), nowhere=self.nowhere)
+        leave_the_learner(keep=connection.fileno(), nowhere=self.nowhere)
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")  # the learner has said it already
         actor = Actor(self.config, *self.spaces)
@@ -132,7 +132,7 @@ def shared_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     return np.frombuffer(memory, dtype, count).reshape(shape)
 
 
-def _leave_the_learner(keep: int, nowhere: int) -> None:
+def leave_the_learner(keep: int, nowhere: int) -> None:
     """Hold on to nothing of the learner's but one end of a pipe, and die with it.
 
     Among its files are the lock of its run and the pipes of other actors; an end of those that lives on here would
@@ -152,7 +152,7 @@ def _leave_the_learner(keep: int, nowhere: int) -> None:
             os.dup2(nowhere, int(name))
 
 
-def _reap(process: int) -> int:
+def reap(process: int) -> int:
     """End a process, also one that is stopped; its exit code, negative for a signal."""
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(process, signal.SIGKILL)
@@ -166,5 +166,5 @@ def _close(owner: int, processes: dict[int, int], connections: dict[int, Connect
     for connection in connections.values():
         connection.close()
     for process in processes.values():
-        _reap(process)
+        reap(process)
     os.close(nowhere)

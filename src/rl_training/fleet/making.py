@@ -13,6 +13,7 @@ from rl_training.fleet.fleet import Fleet
 
 FLEETS = {
     "local": "rl_training.fleet.local:LocalFleet",
+    "ray": "rl_training.fleet.ray_fleet:RayFleet",
     "inline": "rl_training.fleet.inline:InlineFleet",
 }
 

@@ -40,9 +40,13 @@ class ActorLearnerConfig(OnPolicyConfig):
     num_envs: int = field(8, "Environments of each actor.", ge=1, le=65_536)
     num_steps: int = field(20, "Steps in each environment per fragment.", ge=1, le=1_000_000)
     batch_fragments: int | None = field(None, "Fragments per update; none: one of each actor.", ge=1)
-    fleet: Literal["local", "inline"] = field(
-        "local", "Where actors are: processes of this machine, or none (for tests)."
+    fleet: Literal["local", "ray", "inline"] = field(
+        "local", "Where actors are: processes of this machine, on Ray (an extra), or nowhere (for tests)."
     )
+    ray_address: str | None = field(
+        None, "The Ray cluster to join, auto for the one of this machine; none: a new one.", min_length=1
+    )
+    ray_resources: dict[str, float] = field({}, "What each Ray actor asks of its node besides one CPU.")
     order: Literal["fixed", "arrival"] = field(
         "fixed", "How fragments are taken: in turn, or as they come, which no resume can repeat."
     )
@@ -67,6 +71,10 @@ class ActorLearnerConfig(OnPolicyConfig):
     def steps_per_iteration(self) -> int:
         return self.fragments_per_update * self.num_steps * self.num_envs
 
+    @property
+    def resumes_exactly(self) -> bool:
+        return self.order == "fixed"  # who arrives first is not for us to repeat
+
     @model_validator(mode="after")
     def _fits_together(self) -> ActorLearnerConfig:
         if self.cell is not None and self.precision != "fp32":
@@ -75,6 +83,9 @@ class ActorLearnerConfig(OnPolicyConfig):
             )
         if self.min_actors > self.num_actors:
             raise ValueError(f"min_actors must be at most num_actors = {self.num_actors}")
+        if self.fleet != "ray" and (self.ray_address is not None or self.ray_resources):
+            name = "ray_address" if self.ray_address is not None else "ray_resources"
+            raise ValueError(f"{name} needs fleet: ray")
         if self.max_lag is not None and self.order == "fixed":
             raise ValueError("max_lag needs order: arrival; in fixed order the lag is constant")
         return self

@@ -16,7 +16,7 @@ from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch, minibatches
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.runtime.actor_learner import ActorLearnerConfig, ActorLearnerTrainer
-from rl_training.runtime.controls import Knobs
+from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam, flatten_parameters
 from rl_training.runtime.ppo_trainer import SurrogateConfig
@@ -82,19 +82,11 @@ class APPOTrainer(ActorLearnerTrainer):
         for minibatch in self.minibatches(rows, batch, now.update_epochs):
             if config.normalize_advantages:
                 minibatch["advantage"] = normalize_advantage(minibatch["advantage"])
-            loss, parts = appo_loss(
-                *self.evaluate(minibatch),
-                minibatch,
-                clip_coef=now.clip_coef,
-                ent_coef=now.ent_coef,
-                vf_coef=now.vf_coef,
-                kl_coef=now.kl_coef,
-                value_clip_coef=now.value_clip_coef,
-            )
+            loss, parts = self.loss(minibatch, now)
             metrics.add(parts)
+            metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
             if now.target_kl is not None and parts["kl"] > 1.5 * now.target_kl:
                 break
-            metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
         # θ_target ← τ θ + (1 - τ) θ_target, every so many iterations.
         self.iterations += 1
         if self.iterations % config.target_update_interval == 0:
@@ -109,6 +101,17 @@ class APPOTrainer(ActorLearnerTrainer):
         ended = batch["terminated"] | batch["truncated"]
         in_time = tree_map(lambda column: column.unflatten(0, ended.shape), rows)
         return sequence_minibatches(in_time, ended, batch["carry"], epochs, self.config.num_minibatches)
+
+    def loss(self, minibatch: Batch, now: Now) -> tuple[Tensor, dict[str, Any]]:
+        return appo_loss(
+            *self.evaluate(minibatch),
+            minibatch,
+            clip_coef=now.clip_coef,
+            ent_coef=now.ent_coef,
+            vf_coef=now.vf_coef,
+            kl_coef=now.kl_coef,
+            value_clip_coef=now.value_clip_coef,
+        )
 
     def evaluate(self, minibatch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """log π(a|s), entropy, value and KL(π_target ‖ π) [N]."""

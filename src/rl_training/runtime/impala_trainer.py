@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from torch import Tensor
+
 from rl_training.algorithms.impala import impala_loss
 from rl_training.algorithms.returns import explained_variance
 from rl_training.config import field, schedulable
+from rl_training.data.batch import Batch
 from rl_training.runtime.actor_learner import ActorLearnerConfig, ActorLearnerTrainer
-from rl_training.runtime.controls import Knobs
+from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam, RMSprop
 from rl_training.runtime.workflows import Result, train
@@ -39,20 +42,22 @@ class IMPALATrainer(ActorLearnerTrainer):
         now = knobs.after(self.config.steps_per_iteration)
         # Trajectories (x, a, r, μ(a|x)) of actors, whose policies μ are some updates old.
         batch, metrics = self.collect(now)
+        # One step on the policy gradient, the baseline's error and the entropy.
+        loss, parts = self.loss(batch, now)
+        metrics.add(parts)
+        metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
+        self.finish(batch)
+        return metrics
+
+    def loss(self, batch: Batch, now: Now) -> tuple[Tensor, dict[str, Any]]:
         # π(a|x) and V(x) of the learner, and from them the V-trace targets v and advantages.
         view = self.view(self.agent, batch)
         targets, ratios = self.targets(view, batch, now)
-        metrics.add(ratios)
-        # One step on the policy gradient, the baseline's error and the entropy.
         loss, parts = impala_loss(
             view.log_prob, view.entropy, view.value, targets, ent_coef=now.ent_coef, vf_coef=now.vf_coef
         )
-        metrics.add(parts)
-        metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
         explained = explained_variance(view.value.detach().cpu(), targets["return"].cpu())
-        metrics.add({"explained_variance": explained})
-        self.finish(batch)
-        return metrics
+        return loss, ratios | parts | {"explained_variance": explained}
 
 
 def train_impala(config: IMPALAConfig, **options: Any) -> Result:

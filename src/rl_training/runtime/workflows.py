@@ -63,6 +63,7 @@ def begin_run(run: RunDirectory, config: Config, threads: int, **more: Any) -> I
             threads=threads,
             keeps_freed_memory=keep_freed_memory(),
             environment=environment_protocol(config),
+            resumes_exactly=config.resumes_exactly,
             **more,
         )
         yield

@@ -1,0 +1,26 @@
+"""CartPole with a step that costs something: for measuring how actors scale where environments are slow."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium as gym
+
+
+class Busy(gym.Wrapper[Any, Any, Any, Any]):
+    """Computes for `milliseconds` in every step: CPU time, not sleep, as a simulator would."""
+
+    def __init__(self, env: gym.Env[Any, Any], milliseconds: float) -> None:
+        super().__init__(env)
+        self.seconds = milliseconds / 1000
+
+    def step(self, action: Any) -> Any:
+        until = time.thread_time() + self.seconds
+        while time.thread_time() < until:
+            pass
+        return super().step(action)
+
+
+def busy_cartpole(milliseconds: float = 1.0, **kwargs: Any) -> gym.Env[Any, Any]:
+    return Busy(gym.make("CartPole-v1", **kwargs).unwrapped, milliseconds)

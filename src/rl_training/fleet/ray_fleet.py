@@ -1,0 +1,155 @@
+"""A fleet of Ray actors: on this machine, or on every machine of a Ray cluster (an extra)."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.config import load_config
+from rl_training.errors import ConfigError, one_line
+from rl_training.extras import require_extra
+from rl_training.fleet.actor import Actor, Request
+from rl_training.fleet.fleet import Fleet, Lost, Outcome, Ready
+from rl_training.fleet.local import outcome_of
+
+LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less
+
+
+class RayActor:
+    """What runs on a node. Its arguments are plain values: nothing that could be lost with another node."""
+
+    def __init__(self, config: Mapping[str, Any], spaces: tuple[Any, Any]) -> None:
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")  # the learner has said it already
+        self.actor = Actor(load_config(config), *spaces)
+
+    def ready(self) -> int:
+        return os.getpid()
+
+    def play(self, request: Request, weights: np.ndarray) -> Outcome:
+        return outcome_of(self.actor, request, weights, None)
+
+
+class RayFleet(Fleet):
+    """Ray carries requests, weights and fragments; the order, and who is replaced when, are ours."""
+
+    def __init__(self, config: Any, pack: Callable[[], np.ndarray], spaces: Any, columns: Any) -> None:
+        super().__init__(config, pack, spaces, columns)
+        self.ray = import_ray(embedded=config.ray_address is None)
+        self.connected = False
+        self.handles: dict[int, Any] = {}
+        self.processes: dict[int, int] = {}  # their ids, each on its own node
+        self.waiting: dict[Any, int] = {}  # future -> the actor it is of
+        self.sent: dict[int, Any] = {}  # version -> the weights in Ray's store
+        size = sum(part.nbytes for part in _arrays(columns())) + len(pack())
+        self.store = max(LEAST_STORE, 8 * config.num_actors * size)
+        if config.ray_address is not None:
+            self._connect()  # a wrong address is refused before a run is begun
+
+    def _connect(self) -> None:
+        """Join the cluster that the config or this process is in, or start one that only this machine can reach."""
+        self.connected = True
+        ours = not self.ray.is_initialized()
+        if ours:
+            settings: dict[str, Any] = dict(log_to_driver=False, logging_level="ERROR")
+            if self.config.ray_address is None:
+                settings |= dict(address="local", include_dashboard=False, _node_ip_address="127.0.0.1")
+                settings |= dict(num_cpus=self.config.num_actors, object_store_memory=self.store)
+            else:
+                settings["address"] = self.config.ray_address
+            try:
+                self.ray.init(**settings)
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+                raise ConfigError(
+                    f"ray_address {self.config.ray_address!r}: no cluster answers there ({one_line(error)})"
+                ) from error
+        self.close = weakref.finalize(self, _close, self.ray, self.handles, ours)  # type: ignore[method-assign]
+
+    def _launch(self, index: int) -> None:
+        if not self.connected:
+            self._connect()
+        kind = self.ray.remote(RayActor).options(
+            num_cpus=1,
+            resources=self.config.ray_resources,
+            scheduling_strategy="SPREAD",
+            max_restarts=0,  # whoever restarts it must also know where its stream stands
+            max_task_retries=0,
+        )
+        self.handles[index] = kind.remote(self.config.model_dump(mode="json"), self.spaces)
+        self.waiting[self.handles[index].ready.remote()] = index
+
+    def _submit(self, index: int, request: Request, weights: np.ndarray) -> None:
+        if request.version not in self.sent:
+            self.sent[request.version] = self.ray.put(weights)
+            self.sent = {version: ref for version, ref in self.sent.items() if version in self.weights}
+        self.waiting[self.handles[index].play.remote(request, self.sent[request.version])] = index
+
+    def _poll(self, timeout: float) -> Sequence[tuple[int, Outcome]]:
+        if not self.waiting:
+            time.sleep(min(timeout, 0.05))
+            return []
+        futures = list(self.waiting)
+        ready, _ = self.ray.wait(futures, num_returns=1, timeout=timeout)
+        if ready:  # and all others that are
+            ready, _ = self.ray.wait(futures, num_returns=len(futures), timeout=0)
+        return [(self.waiting[future], self._outcome(future)) for future in ready]
+
+    def _outcome(self, future: Any) -> Outcome:
+        index = self.waiting[future]
+        try:
+            outcome = self.ray.get(future, timeout=self.config.actor_timeout)
+        except (self.ray.exceptions.RayError, TimeoutError) as error:
+            # The actor died, its node is gone, or what it gave was lost with a node: all of it can be redone.
+            self._end(index)
+            return Lost(one_line(error))
+        self.waiting.pop(future)
+        if isinstance(outcome, int):
+            self.processes[index] = outcome
+            return Ready()
+        return outcome
+
+    def _end(self, index: int) -> None:
+        self.waiting = {future: other for future, other in self.waiting.items() if other != index}
+        with suppress(Exception):  # it may be dead, or its node unreachable: then it is nobody's any more
+            self.ray.kill(self.handles.pop(index), no_restart=True)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+def import_ray(embedded: bool) -> Any:
+    """Ray, without statistics sent home, and for a cluster of our own on the loopback device alone."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if embedded:
+        # Despite its name, this decides on all systems whether other machines are to reach this one.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault("RAY_worker_niceness", "0")  # actors are worth as much as their learner
+    require_extra("ray", "fleet: ray")
+    import ray
+    import ray.exceptions
+
+    return ray
+
+
+def _arrays(columns: Any) -> list[np.ndarray]:
+    if isinstance(columns, dict):
+        return [array for part in columns.values() for array in _arrays(part)]
+    return [columns]
+
+
+def _close(ray: Any, handles: dict[int, Any], ours: bool) -> None:
+    if not ray.is_initialized():
+        return
+    for handle in handles.values():
+        with suppress(Exception):
+            ray.kill(handle, no_restart=True)
+    if ours:
+        ray.shutdown()
