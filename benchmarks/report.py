@@ -40,6 +40,7 @@ class Report:
     data: dict[str, Any]
     draw: Callable[[Any], None] | None = None  # draws on a matplotlib figure
     versions: dict[str, dict[str, str]] = field(default_factory=dict)  # of each side
+    cores: str = "one core"  # that it ran on
 
 
 class Spread:
@@ -109,7 +110,7 @@ def to_markdown(report: Report, machine: dict[str, Any], picture: bool) -> str:
     if report.verdicts:
         parts.append("\n".join(f"- {verdict}" for verdict in report.verdicts))
     where = (
-        f"Measured on {machine['date']} on one core of {machine['cpu']} ({machine['cores']} cores, "
+        f"Measured on {machine['date']} on {report.cores} of {machine['cpu']} ({machine['cores']} cores, "
         f"{machine['memory_gb']} GB), {machine['os']}, Python {machine['python']}; "
         f"load average when it ended {machine['load']}."
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from benchmarks.actors import Actors
+from benchmarks.actors import Case as Training
 from benchmarks.checkpoints import Checkpoints
 from benchmarks.comparison import Comparison, Options, Peer
 from benchmarks.environments import Case, Throughput
@@ -44,6 +46,40 @@ PPO_CARTPOLE: dict[str, Any] = dict(
     vf_coef=0.5,
     max_grad_norm=0.5,
 )
+
+# Fragments, batches and coefficients as RLlib has them by default, except that its networks have 256 units.
+ACTORS_CARTPOLE: dict[str, Any] = dict(
+    env_id="CartPole-v1",
+    num_envs=10,
+    num_steps=50,
+    batch_fragments=1,
+    hidden_sizes=[64, 64],
+    activation="tanh",
+    learning_rate=5e-4,
+    gamma=0.99,
+    ent_coef=0.01,
+    vf_coef=0.5,
+    max_grad_norm=40.0,
+)
+OURS: dict[str, dict[str, Any]] = {
+    "impala": ACTORS_CARTPOLE | dict(algo="impala", optimizer="adam"),
+    "appo": ACTORS_CARTPOLE | dict(algo="appo", update_epochs=2, num_minibatches=1, clip_coef=0.4),
+}
+RLLIB: dict[str, dict[str, Any]] = {
+    name: dict(
+        algorithm=name.upper(),
+        env_id="CartPole-v1",
+        num_envs=10,
+        num_steps=50,
+        num_learners=0,
+        arguments=dict(lr=5e-4, gamma=0.99, entropy_coeff=0.01, vf_loss_coeff=0.5, grad_clip=40.0) | own,
+        model=dict(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False),
+    )
+    for name, own in {
+        "impala": {},
+        "appo": dict(clip_param=0.4, circular_buffer_num_batches=8, circular_buffer_iterations_per_batch=2),
+    }.items()
+}
 
 ALL: list[Row] = [
     Comparison(
@@ -365,6 +401,36 @@ ALL: list[Row] = [
             ),
             script="benchmarks.peers.sheeprl",
         ),
+    ),
+    Actors(
+        name="actors",
+        title="IMPALA and APPO on CartPole-v1 with 1 and 2 actors on all cores, by the clock: 10 environments × 50 "
+        "steps per fragment, one fragment per update, two nets of 64-64 tanh units; APPO uses each batch twice. "
+        "RLlib's side starts before it is measured. Then IMPALA alone where each step of the environment takes a "
+        "millisecond of CPU.",
+        required=3.0,
+        speed_up=1.5,
+        cases=[
+            *(
+                Training(OURS[name], count, 60_000, RLLIB[name], 12_000)
+                for name in ("impala", "appo")
+                for count in (1, 2)
+            ),
+            *(
+                Training(
+                    dict(
+                        algo="impala",
+                        env_id="rl_training/BusyCartPole-v1",
+                        num_envs=4,
+                        num_steps=16,
+                        hidden_sizes=[64, 64],
+                    ),
+                    count,
+                    6_000,
+                )
+                for count in (1, 2)
+            ),
+        ],
     ),
     Throughput(
         name="environments",

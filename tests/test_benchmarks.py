@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from runs import in_child
 
-from benchmarks import checkpoints, environments, peers, search, sections, siblings
+from benchmarks import actors, checkpoints, environments, peers, search, sections, siblings
 from benchmarks.__main__ import main
 from benchmarks.comparison import Comparison, Peer, compare, no_worse, standard_error
 from benchmarks.peers import PeerMissing
@@ -137,6 +137,42 @@ def test_an_algorithm_is_judged_by_the_speed_it_keeps_of_its_sibling() -> None:
         report = siblings.judge(row, {"ppo": plain, "gail": more}, PROFILE)
         assert [verdict.passed for verdict in report.verdicts] == [passed]
     assert "gail / ppo" in report.tables[0] and "25.0 %" in report.tables[1]
+
+
+def test_actors_are_judged_against_the_peer_and_against_fewer_of_them() -> None:
+    case = {"algo": "impala", "env_id": "A-v1"}
+    cases = [
+        actors.Case(case, 1, 1000, {}, 1000),
+        *(actors.Case(case | {"env_id": "B"}, n, 1000) for n in (1, 2)),
+    ]
+    row = actors.Actors("actors", "Both.", cases, required=3.0, speed_up=1.5)
+    slow, quick = "impala on B, 1 actors", "impala on B, 2 actors"
+    mine = {cases[0].name: [made_up(1.0)], slow: [made_up(3.0)], quick: [made_up(2.0)]}
+    for seconds, passed in ((3.0, True), (2.9, False)):
+        report = actors.judge(row, mine, {cases[0].name: [made_up(seconds)]}, None)
+        assert [verdict.passed for verdict in report.verdicts] == [passed, True]
+    assert report.cores == "all cores" and "2.90 (2.90–2.90)" in report.tables[0]
+    report = actors.judge(row, mine | {quick: [made_up(2.1)]}, {}, "rllib could not be installed")
+    assert [verdict.passed for verdict in report.verdicts] == [None, False]
+    assert "missing" in report.tables[0] and "could not be installed" in report.tables[1]
+
+
+def test_actors_of_both_sides_have_the_same_settings() -> None:
+    same = {"lr": "learning_rate", "gamma": "gamma", "entropy_coeff": "ent_coef", "vf_loss_coeff": "vf_coef"}
+    same |= {"grad_clip": "max_grad_norm", "clip_param": "clip_coef"}
+    same |= {"circular_buffer_iterations_per_batch": "update_epochs"}
+    compared = [case for case in ROWS["actors"].cases if case.theirs is not None]
+    assert [case.num_actors for case in compared] == [1, 2, 1, 2]
+    for case in compared:
+        config, settings = load_config(dict(case.config)), case.theirs
+        assert settings["algorithm"].lower() == config.algo and settings["env_id"] == config.env_id
+        assert (settings["num_envs"], settings["num_steps"]) == (config.num_envs, config.num_steps)
+        assert settings["model"]["fcnet_hiddens"] == list(config.hidden_sizes)
+        assert settings["model"]["vf_share_layers"] == config.shared_trunk
+        assert config.steps_per_iteration == config.num_envs * config.num_steps  # a fragment is a batch
+        for theirs, ours in same.items():
+            if theirs in settings["arguments"]:
+                assert settings["arguments"][theirs] == getattr(config, ours), theirs
 
 
 def test_scaling_goes_along_two_lines_and_shortens_large_runs() -> None:

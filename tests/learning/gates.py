@@ -50,6 +50,7 @@ class Outcome:
 # A discriminator that answers 1/2 to everything: as shipped the reward is then 0, in the other form log 2 a step.
 CONSTANT = ("discriminator_updates=0",)
 POSITIVE = (*CONSTANT, "reward_form=positive", "absorbing_states=false")
+ON_RAY = ("fleet=ray",)
 
 GATES = {
     gate.name: gate
@@ -71,6 +72,9 @@ GATES = {
         Gate("efficientzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("impala/cartpole", 475),
         Gate("appo/cartpole", 475),
+        Gate("impala/cartpole", 475, overrides=ON_RAY, seeds=(1, 2, 3), label="impala/cartpole on Ray"),
+        Gate("appo/cartpole", 475, overrides=ON_RAY, seeds=(1, 2, 3), label="appo/cartpole on Ray"),
+        Gate("impala/cartpole_no_velocity", 400),
         Gate("dreamer/cartpole", 195, episodes=20, seeds=(1, 2, 3)),
         Gate("dreamer/pendulum", -300, episodes=20, seeds=(1,)),
         Gate("gail/cartpole", 475),

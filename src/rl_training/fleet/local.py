@@ -142,14 +142,18 @@ def leave_the_learner(keep: int, nowhere: int) -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches all processes: only the learner may act on it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    learner = os.getppid()
+    die_with(os.getppid())
+    for name in os.listdir("/dev/fd"):
+        if int(name) > 2 and int(name) not in (keep, nowhere):
+            os.dup2(nowhere, int(name))
+
+
+def die_with(learner: int) -> None:
+    """Let this process, a child of the learner's, be killed when the learner is gone."""
     with suppress(AttributeError, OSError):  # where there is no prctl it ends when its pipe does
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != learner:
         os._exit(0)
-    for name in os.listdir("/dev/fd"):
-        if int(name) > 2 and int(name) not in (keep, nowhere):
-            os.dup2(nowhere, int(name))
 
 
 def reap(process: int) -> int:

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from rl_training.algorithms.vtrace import ratio_statistics, vtrace
 from rl_training.config import Units, field
-from rl_training.data.batch import Batch
+from rl_training.data.batch import Batch, even_parts
 from rl_training.data.normalization import RewardScaler
 from rl_training.data.sequences import append_bootstraps, cut_sequences
 from rl_training.envs.making import make_environments
 from rl_training.fleet.actor import make_columns
+from rl_training.fleet.learners import Learners
 from rl_training.fleet.making import make_fleet
 from rl_training.fleet.weights import pack
 from rl_training.networks.encoders import laid_out
@@ -40,6 +41,9 @@ class ActorLearnerConfig(OnPolicyConfig):
     num_envs: int = field(8, "Environments of each actor.", ge=1, le=65_536)
     num_steps: int = field(20, "Steps in each environment per fragment.", ge=1, le=1_000_000)
     batch_fragments: int | None = field(None, "Fragments per update; none: one of each actor.", ge=1)
+    num_learners: int = field(
+        1, "Processes of this machine that share the work of each gradient.", ge=1, le=64
+    )
     fleet: Literal["local", "ray", "inline"] = field(
         "local", "Where actors are: processes of this machine, on Ray (an extra), or nowhere (for tests)."
     )
@@ -68,8 +72,12 @@ class ActorLearnerConfig(OnPolicyConfig):
         return self.batch_fragments or self.num_actors
 
     @property
+    def lanes_per_update(self) -> int:
+        return self.fragments_per_update * self.num_envs
+
+    @property
     def steps_per_iteration(self) -> int:
-        return self.fragments_per_update * self.num_steps * self.num_envs
+        return self.lanes_per_update * self.num_steps
 
     @property
     def resumes_exactly(self) -> bool:
@@ -88,6 +96,8 @@ class ActorLearnerConfig(OnPolicyConfig):
             raise ValueError(f"{name} needs fleet: ray")
         if self.max_lag is not None and self.order == "fixed":
             raise ValueError("max_lag needs order: arrival; in fixed order the lag is constant")
+        if self.lanes_per_update % self.num_learners:
+            raise ValueError(f"num_learners must divide the {self.lanes_per_update} environments of a batch")
         return self
 
 
@@ -104,7 +114,7 @@ class View(NamedTuple):
 class ActorLearnerTrainer(Trainer):
     """An actor-critic and the fragments of its fleet; what is learned from them is the algorithm's own `iterate`."""
 
-    transient = ("columns",)
+    transient = ("columns", "learners")
     config: Any
     agent: ActorCriticPolicy
 
@@ -120,7 +130,8 @@ class ActorLearnerTrainer(Trainer):
             (self.observation_space, self.action_space),
             lambda make=np.empty: make_columns(*row, config.num_envs, make),
         )
-        self.columns = make_columns(*row, config.fragments_per_update * config.num_envs)
+        self.columns = make_columns(*row, config.lanes_per_update)
+        self.learners = Learners(self)
         lanes = config.num_actors * config.num_envs
         self.reward_scaler = RewardScaler(lanes) if config.normalize_rewards else None
 
@@ -221,6 +232,22 @@ class ActorLearnerTrainer(Trainer):
         rows = {name: column.flatten().to(self.agent.device) for name, column in found.items()}
         return rows, ratio_statistics(log_ratio, now.rho_bar)
 
+    def shares(self, batch: Batch) -> list[Batch]:
+        """A batch's lanes, an equal number for each learner."""
+        if self.config.num_learners == 1:
+            return [batch]
+        found = []
+        for start, end in even_parts(self.config.lanes_per_update, self.config.num_learners):
+            share = {
+                name: tree_map(lambda column, lanes=slice(start, end): column[:, lanes], column)
+                for name, column in batch.items()
+                if name not in ("cut", "carry")
+            }
+            share["cut"] = [(t, lane - start, obs) for t, lane, obs in batch["cut"] if start <= lane < end]
+            share["carry"] = tuple(part[start:end] for part in batch["carry"])
+            found.append(share)
+        return found
+
     def finish(self, batch: Batch) -> None:
         """The weights have moved: so do the normaliser's statistics, and actors get both from here on."""
         self.agent.observe(tree_map(lambda column: column[:-1], batch["obs"]))
@@ -245,6 +272,7 @@ class ActorLearnerTrainer(Trainer):
 
     def close(self) -> None:
         self.fleet.close()
+        self.learners.close()
 
 
 def _put(mine: np.ndarray, lanes: slice, new: np.ndarray) -> None:

@@ -38,9 +38,13 @@ class APPOConfig(ActorLearnerConfig, SurrogateConfig):
 
     @model_validator(mode="after")
     def _every_minibatch_has_a_lane(self) -> APPOConfig:
-        lanes = self.fragments_per_update * self.num_envs
+        lanes = self.lanes_per_update
         if self.cell is not None and self.num_minibatches > lanes:
             raise ValueError(f"num_minibatches must be at most the {lanes} environments of a batch")
+        whole, kind = (self.steps_per_iteration, "steps") if self.cell is None else (lanes, "environments")
+        if self.num_learners > 1 and whole % (self.num_minibatches * self.num_learners):
+            parts = f"{self.num_minibatches} minibatches of {self.num_learners} equal shares"
+            raise ValueError(f"num_learners must divide every minibatch: {whole} {kind} are not {parts}")
         return self
 
 
@@ -79,12 +83,13 @@ class APPOTrainer(ActorLearnerTrainer):
             "parameters": view.parameters,
         }
         # Several epochs of the clipped surrogate around the target network's policy.
-        for minibatch in self.minibatches(rows, batch, now.update_epochs):
+        for shares in self.minibatches(rows, batch, now.update_epochs):
             if config.normalize_advantages:
-                minibatch["advantage"] = normalize_advantage(minibatch["advantage"])
-            loss, parts = self.loss(minibatch, now)
+                advantage = normalize_advantage(torch.cat([share["advantage"] for share in shares]))
+                for share, part in zip(shares, advantage.chunk(len(shares)), strict=True):
+                    share["advantage"] = part
+            parts = self.learners.step(shares, now)
             metrics.add(parts)
-            metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
             if now.target_kl is not None and parts["kl"] > 1.5 * now.target_kl:
                 break
         # θ_target ← τ θ + (1 - τ) θ_target, every so many iterations.
@@ -94,13 +99,16 @@ class APPOTrainer(ActorLearnerTrainer):
         self.finish(batch)
         return metrics
 
-    def minibatches(self, rows: Batch, batch: Batch, epochs: int) -> Iterator[Batch]:
-        """Shuffled steps, or for a network with a memory shuffled groups of whole lanes."""
+    def minibatches(self, rows: Batch, batch: Batch, epochs: int) -> Iterator[tuple[Batch, ...]]:
+        """Shuffled steps, or for a network with a memory shuffled groups of whole lanes, in a share per learner."""
+        learners, parts = self.config.num_learners, self.config.num_minibatches * self.config.num_learners
         if self.config.cell is None:
-            return minibatches(rows, epochs, self.config.num_minibatches)
-        ended = batch["terminated"] | batch["truncated"]
-        in_time = tree_map(lambda column: column.unflatten(0, ended.shape), rows)
-        return sequence_minibatches(in_time, ended, batch["carry"], epochs, self.config.num_minibatches)
+            found = minibatches(rows, epochs, parts)
+        else:
+            ended = batch["terminated"] | batch["truncated"]
+            in_time = tree_map(lambda column: column.unflatten(0, ended.shape), rows)
+            found = sequence_minibatches(in_time, ended, batch["carry"], epochs, parts)
+        return zip(*[found] * learners, strict=True)
 
     def loss(self, minibatch: Batch, now: Now) -> tuple[Tensor, dict[str, Any]]:
         return appo_loss(

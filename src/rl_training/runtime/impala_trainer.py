@@ -43,9 +43,7 @@ class IMPALATrainer(ActorLearnerTrainer):
         # Trajectories (x, a, r, μ(a|x)) of actors, whose policies μ are some updates old.
         batch, metrics = self.collect(now)
         # One step on the policy gradient, the baseline's error and the entropy.
-        loss, parts = self.loss(batch, now)
-        metrics.add(parts)
-        metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
+        metrics.add(self.learners.step(self.shares(batch), now))
         self.finish(batch)
         return metrics
 
