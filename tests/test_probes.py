@@ -20,8 +20,11 @@ ALGORITHMS = {
         1,
         dict(policy_iterations=8, policy_epochs=4, value_epochs=4, num_minibatches=4, auxiliary_epochs=2),
     ),
-    "impala": (3, dict(num_actors=1, fleet="inline", optimizer="adam", learning_rate=5e-3, ent_coef=0.0)),
-    "appo": (1, dict(num_actors=1, fleet="inline")),
+    "impala": (
+        3,
+        dict(num_actors=1, num_steps=4, fleet="inline", optimizer="adam", learning_rate=1e-2, ent_coef=0.0),
+    ),
+    "appo": (0.5, dict(num_actors=1, fleet="inline", learning_rate=6e-3)),
     "a2c": (10, dict(num_steps=4, learning_rate=3e-2)),
 }
 

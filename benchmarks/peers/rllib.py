@@ -11,6 +11,7 @@ actors have sampled, also those that its learner never saw.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from importlib import import_module
@@ -55,7 +56,7 @@ def train(algorithm: Any, steps: int) -> int:
 
 
 def main(settings: dict[str, Any]) -> None:
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     algorithm = make(settings)
     first = train(algorithm, settings["warm_up"])
     last, cost = measured(lambda: train(algorithm, first + settings["steps"]))

@@ -126,7 +126,7 @@ def join(device: torch.device, store: str, rank: int, count: int) -> Any:
     files = dist.FileStore(store, count)
     if device.type == "cuda":
         torch.cuda.set_device(rank)
-        return dist.ProcessGroupNCCL(files, rank, count)
+        return dist.ProcessGroupNCCL(files, rank, count, dist.ProcessGroupNCCL.Options())
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
     return dist.ProcessGroupGloo(files, rank, count, PATIENCE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import warnings
 import weakref
@@ -66,8 +67,9 @@ class RayFleet(Fleet):
             else:
                 settings["address"] = self.config.ray_address
             try:
+                knock_at(self.config.ray_address)
                 self.ray.init(**settings)
-            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            except (OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(
                     f"ray_address {self.config.ray_address!r}: no cluster answers there ({one_line(error)})"
                 ) from error
@@ -137,6 +139,13 @@ def import_ray(embedded: bool) -> Any:
     import ray.exceptions
 
     return ray
+
+
+def knock_at(address: str | None) -> None:
+    """Raise at once where nobody listens at HOST:PORT; Ray would try for a minute."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _arrays(columns: Any) -> list[np.ndarray]:

@@ -114,7 +114,7 @@ class View(NamedTuple):
 class ActorLearnerTrainer(Trainer):
     """An actor-critic and the fragments of its fleet; what is learned from them is the algorithm's own `iterate`."""
 
-    transient = ("columns", "learners")
+    transient: tuple[str, ...] = ("columns", "learners")
     config: Any
     agent: ActorCriticPolicy
 
