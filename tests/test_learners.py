@@ -61,7 +61,9 @@ def iterated(trainer, iterations):
     return means
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "memory" in name else name for name in RUNS]
+)
 def test_two_learners_move_the_weights_as_one_does(name):
     weights, alone, together = on_the_same_batches(name)
     before = trainer_of(name)
