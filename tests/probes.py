@@ -251,6 +251,12 @@ class Recall(Probe):
         return float(self.t == self.length - 1 and action == self.cue)
 
 
+class ShortRecall(Recall):
+    """The same with three actions: for policies that remember a few steps."""
+
+    length = 3
+
+
 class Echo(Probe):
     """Nine steps; the observation is the action before, or -1 at the start: it shows any shift between the two."""
 
@@ -335,6 +341,7 @@ for probe in (
     Masked,
     MaskedTwice,
     Recall,
+    ShortRecall,
     Echo,
     ConstantReward,
     RewardByObservation,

@@ -280,6 +280,26 @@ RUNS: dict[str, dict[str, Any]] = {
         consistency_coef_schedule={"type": "linear", "start": 2.0, "end": 1.0},
         importance_exponent_schedule={"type": "linear", "start": 0.4, "end": 1.0},
     ),
+    "scalezero-classic": dict(
+        algo="scalezero",
+        **{name: value for name, value in PLANNER.items() if name not in ("env_id", "target_update_interval")}
+        | dict(total_timesteps=640, max_episode_steps=40, buffer_size=160, batch_size=4),
+        env_ids=["CartPole-v1", "Acrobot-v1"],
+        solved_returns={
+            "CartPole-v1": 9.0
+        },  # which random actions reach: in the middle of the run it is solved
+        solved_episodes=8,
+        heads=2,
+        experts=2,
+        expert_size=8,
+        context_steps=1,
+        stages=3,
+        rank=2,
+        stage_min_updates=6,
+        stage_max_updates=8,
+        normalize_observations=True,
+        latent_coef_schedule={"type": "linear", "start": 10.0, "end": 1.0},
+    ),
     "dreamer-cartpole": dict(
         algo="dreamer",
         env_id="CartPole-v1",

@@ -268,7 +268,8 @@ def test_every_metric_of_an_algorithm_is_on_its_page_or_on_that_of_all(algo: str
     result = train(small_config(name), run_dir=tmp_path / "run")
     lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
     pages = [(DOCS / "metrics.md").read_text("utf-8"), (DOCS / f"algorithms/{algo}.md").read_text("utf-8")]
-    written = {name for line in lines for name in json.loads(line)}
+    # What tasks are called is no part of a metric's name.
+    written = {re.sub(r"task/.+/", "task/NAME/", name) for line in lines for name in json.loads(line)}
     assert {name for name in written if not any(f"`{name}`" in page for page in pages)} == set()
 
 

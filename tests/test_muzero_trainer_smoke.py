@@ -68,9 +68,9 @@ PROBED: dict[str, Any] = dict(
 )
 
 
-def counted(monkeypatch: Any, name: str) -> list[tuple[int, int]]:
+def counted(monkeypatch: Any, name: str, module: Any = search_policy) -> list[tuple[int, int]]:
     """(asked, ran) of every search from now on: how many simulations it was told, and calls of the model."""
-    real, searches = getattr(search_policy, name), []
+    real, searches = getattr(module, name), []
 
     def search(root: Any, recurrent: Any, **options: Any) -> Any:
         calls = 0
@@ -84,7 +84,7 @@ def counted(monkeypatch: Any, name: str) -> list[tuple[int, int]]:
         searches.append((options["num_simulations"], calls))
         return result
 
-    monkeypatch.setattr(search_policy, name, search)
+    monkeypatch.setattr(module, name, search)
     return searches
 
 

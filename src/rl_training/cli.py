@@ -32,6 +32,7 @@ from rl_training.verbs.options import (
     Quiet,
     RunDir,
     Sample,
+    TaskName,
     TrustEnv,
     Which,
     print_json,
@@ -161,13 +162,20 @@ def evaluate(
     checkpoint: Checkpoint = Which.last,
     sample: Sample = False,
     trust_env: TrustEnv = False,
+    task: TaskName = None,
     json_: Json = False,
 ) -> None:
     """Play episodes with a trained policy and print their returns."""
     from rl_training.runtime import workflows
 
     scores = workflows.evaluate_checkpoint(
-        path, episodes=episodes, seed=seed, sample=sample, checkpoint=checkpoint.value, trust_env=trust_env
+        path,
+        episodes=episodes,
+        seed=seed,
+        sample=sample,
+        checkpoint=checkpoint.value,
+        trust_env=trust_env,
+        task=task,
     )
     if json_:
         print_json(scores)
@@ -176,6 +184,9 @@ def evaluate(
     print(f"return  {scores['mean_return']:.2f} ± {scores['std_return']:.2f}", end="  ")
     print(f"(lowest {scores['min_return']:.2f}, highest {scores['max_return']:.2f})")
     print(f"length  {scores['mean_length']:.1f} steps")
+    for name in (name for name in scores if re.fullmatch(r"task/.*/mean_return", name)):
+        own = name.removesuffix("mean_return")
+        print(f"task    {scores[name]:.2f} ± {scores[f'{own}std_return']:.2f}  {own[5:-1]}")
     episodes = int(scores["episodes"])
     print(f"played  {episodes} {'episode' if episodes == 1 else 'episodes'} with {manner}")
     is_checkpoint = (path / "state.json").exists()
@@ -191,6 +202,7 @@ def record(
     checkpoint: Checkpoint = Which.last,
     sample: Sample = False,
     trust_env: TrustEnv = False,
+    task: TaskName = None,
     json_: Json = False,
 ) -> None:
     """Play episodes with a trained policy and write them as demonstrations."""
@@ -204,6 +216,7 @@ def record(
         sample=sample,
         checkpoint=checkpoint.value,
         trust_env=trust_env,
+        task=task,
     )
     returns = made.returns
     mean = sum(returns) / len(returns)

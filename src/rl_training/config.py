@@ -135,6 +135,15 @@ class Config(BaseModel):
             raise error.renamed(written) from None
 
     @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks of a policy that plays several and must be told which; () for all others."""
+        return ()
+
+    def of_task(self, name: str) -> Config:
+        """The config of one of its tasks alone."""
+        return self
+
+    @property
     def steps_per_iteration(self) -> int:
         """Environment steps between two updates: the unit in which a run moves on."""
         return self.num_envs

@@ -23,6 +23,7 @@ ALGORITHMS = {
     "muzero": "rl_training.runtime.muzero_trainer:MuZeroTrainer",
     "gumbel_muzero": "rl_training.runtime.gumbel_muzero_trainer:GumbelMuZeroTrainer",
     "efficientzero": "rl_training.runtime.efficientzero_trainer:EfficientZeroTrainer",
+    "scalezero": "rl_training.runtime.scalezero_trainer:ScaleZeroTrainer",
     "dreamer": "rl_training.runtime.dreamer_trainer:DreamerTrainer",
 }
 

@@ -24,7 +24,7 @@ import torch
 from rl_training.data.batch import Batch
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import ConfigError, RunError
-from rl_training.state.segments import SegmentStore
+from rl_training.state.segments import PartOfStore, SegmentStore
 from rl_training.state.stateful import Stateful
 from rl_training.trees import put_rows, tree_leaves, tree_map
 
@@ -71,7 +71,7 @@ class Replay(Stateful):
         self.first = self.last = 0
         self.priorities = SumTree(capacity) if prioritized else None
         self.rows = max(1, capacity // SEGMENTS)  # slots in a segment
-        self.store: SegmentStore | None = None
+        self.store: SegmentStore | PartOfStore | None = None
         self.drawn: dict[int, Batch] = {}
         self._begin(np.arange(self.lanes), obs)
 

@@ -70,6 +70,7 @@ CONTROLS: dict[str, Control] = {
         _knob("vf_coef", 0.5, "Weight of the value loss.", "value_coef"),
         _knob("policy_coef", 1.0, "Weight of the policy loss."),
         _knob("reward_coef", 1.0, "Weight of the loss of rewards.", "value_prefix_coef"),
+        _knob("latent_coef", 10.0, "Weight of the loss of predicted latents."),
         _knob("consistency_coef", 2.0, "Weight of the consistency of imagined states.", "ssl_coef"),
         _knob("max_grad_norm", 0.5, "Norm to which gradients are clipped."),
         _knob("target_kl", None, "KL divergence from the old policy at which an update stops (nats)."),

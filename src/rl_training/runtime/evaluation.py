@@ -21,8 +21,24 @@ MAX_LANES = 16
 def evaluate(
     policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False
 ) -> dict[str, float]:
-    """Play `episodes` whole episodes and sum them up; greedy unless `sample`."""
-    played = play(policy, config, episodes=episodes, seed=seed, sample=sample)
+    """Play `episodes` whole episodes and sum them up; greedy unless `sample`.
+
+    A policy of several tasks plays as many of each: the sums are of all of them, and beside them stand those of each
+    task, as `task/NAME/mean_return` and so on.
+    """
+    if not config.tasks:
+        return _sum_up(play(policy, config, episodes=episodes, seed=seed, sample=sample))
+    played: list[tuple[float, int]] = []
+    by_task: dict[str, float] = {}
+    for name in config.tasks:
+        own: Any = policy.for_task(name)  # type: ignore[attr-defined]
+        found = play(own, config.of_task(name), episodes=episodes, seed=seed, sample=sample)
+        by_task |= {f"task/{name}/{what}": number for what, number in _sum_up(found).items()}
+        played += found
+    return _sum_up(played) | by_task
+
+
+def _sum_up(played: list[tuple[float, int]]) -> dict[str, float]:
     returns, lengths = np.array(played).T
     return {
         "mean_return": float(returns.mean()),
@@ -30,7 +46,7 @@ def evaluate(
         "min_return": float(returns.min()),
         "max_return": float(returns.max()),
         "mean_length": float(lengths.mean()),
-        "episodes": episodes,
+        "episodes": len(played),
     }
 
 

@@ -19,7 +19,7 @@ from rl_training.envs.making import make_env
 from rl_training.errors import UserError, add_extra, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.evaluation import play
-from rl_training.runtime.workflows import Which, load_agent, refuse_untrusted
+from rl_training.runtime.workflows import Which, load_agent, of_task, refuse_untrusted
 from rl_training.state.files import WRITING
 from rl_training.state.seeding import fold
 
@@ -48,6 +48,7 @@ def play_run(
     sample: bool = False,
     checkpoint: Which = "last",
     trust_env: bool = False,
+    task: str | None = None,
     most_frames: int | None = None,
 ) -> Played:
     """Play whole episodes one after the other; shown here, or written to the new file `video`.
@@ -57,7 +58,7 @@ def play_run(
     """
     if video is not None:
         refuse_video(Path(video))
-    config, agent, _ = load_agent(path, checkpoint)
+    config, agent, _ = of_task(*load_agent(path, checkpoint), task)
     refuse_untrusted(config.env_id, trust_env)
     seed = fold(config.seed if seed is None else seed, "evaluate")
     mode, rate = _how_to_draw(config, writes=video is not None)

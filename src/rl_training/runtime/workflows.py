@@ -115,12 +115,16 @@ def evaluate_checkpoint(
     sample: bool = False,
     checkpoint: Which = "last",
     trust_env: bool = False,
+    task: str | None = None,
 ) -> dict[str, float]:
     """Play whole episodes with the policy of a run directory or of one checkpoint, and sum them up.
 
-    Greedy unless `sample`; `episodes` and `seed` are the config's unless given.
+    Greedy unless `sample`; `episodes` and `seed` are the config's unless given. Of a policy of several tasks all are
+    played, or the one that is named.
     """
-    config, agent, _ = load_agent(path, checkpoint)
+    config, agent, saved = load_agent(path, checkpoint)
+    if task is not None:
+        config, agent, _ = of_task(config, agent, saved, task)
     refuse_untrusted(config.env_id, trust_env)
     return evaluate(
         agent,
@@ -140,13 +144,14 @@ def record_demonstrations(
     sample: bool = False,
     checkpoint: Which = "last",
     trust_env: bool = False,
+    task: str | None = None,
 ) -> Demonstrations:
     """Play whole episodes with the policy of a run directory or of one checkpoint, and write every step of them.
 
     `out` is a new file ending in .npz, or `minari:ID`. Greedy unless `sample`.
     """
     minari_datasets.refuse_taken(str(out))
-    config, agent, _ = load_agent(path, checkpoint)
+    config, agent, _ = of_task(*load_agent(path, checkpoint), task)
     refuse_untrusted(config.env_id, trust_env)
     seed = config.seed if seed is None else seed
     played = record(agent, config, episodes=episodes, seed=fold(seed, "record"), sample=sample)
@@ -157,10 +162,28 @@ def record_demonstrations(
     return demonstrations
 
 
-def load_policy(path: str | Path, *, checkpoint: Which = "last") -> LoadedPolicy:
-    """The policy of a run directory or of one checkpoint, without environments or training machinery."""
-    _, agent, saved = load_agent(path, checkpoint)
+def load_policy(path: str | Path, *, checkpoint: Which = "last", task: str | None = None) -> LoadedPolicy:
+    """The policy of a run directory or of one checkpoint, without environments or training machinery.
+
+    Where one policy plays several tasks, `task` names the one to play.
+    """
+    _, agent, saved = of_task(*load_agent(path, checkpoint), task)
     return LoadedPolicy(agent, saved)
+
+
+def of_task(
+    config: Config, agent: Any, saved: Mapping[str, Any], task: str | None
+) -> tuple[Config, Any, Mapping[str, Any]]:
+    """What `load_agent` gave, for one task alone; it must be named where there are several."""
+    if not config.tasks:
+        if task is not None:
+            raise ConfigError(f"{config.algo} plays {config.env_id} alone; no task can be named")
+        return config, agent, saved
+    if task is None and len(config.tasks) > 1:
+        raise ConfigError(f"this policy plays {', '.join(config.tasks)}: name one of them (--task, task=...)")
+    name = config.tasks[0] if task is None else task
+    own = {f"{kind}_space": saved[f"{kind}_space"]["spaces"].get(name) for kind in ("observation", "action")}
+    return config.of_task(name), agent.for_task(name), {**saved, **own}
 
 
 class LoadedPolicy:
@@ -208,9 +231,10 @@ def _spaces(space: Any) -> Any:
 
 def refuse_untrusted(env_id: str, trust_env: bool) -> None:
     """`module:EnvId` read from a run imports that module, which is the user's decision and not the file's."""
-    if ":" in env_id and not trust_env:
+    foreign = [name for name in env_id.split("+") if ":" in name]
+    if foreign and not trust_env:
         raise ConfigError(
-            f"this run's environment {env_id!r} imports the module {env_id.split(':')[0]!r}; "
+            f"this run's environment {foreign[0]!r} imports the module {foreign[0].split(':')[0]!r}; "
             "add --trust-env (trust_env=True) if you trust it"
         )
 

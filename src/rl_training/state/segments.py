@@ -25,6 +25,7 @@ from rl_training.state.leaves import NUMPY_DTYPES
 from rl_training.state.reading import Folder, digest, reason
 
 NAME = re.compile(r"[a-z]{1,20}-[0-9]{12}\.safetensors")
+SUFFIX = ".safetensors"
 MAX_SEGMENT_BYTES = 4 * 2**30
 MAX_SEGMENTS = 1_000_000
 
@@ -68,6 +69,39 @@ class SegmentStore:
     def keep(self, names: set[str]) -> None:
         """From now on list none but these."""
         self.entries = {name: entry for name, entry in self.entries.items() if name in names}
+
+    def part(self, number: int) -> PartOfStore:
+        """The segments of one of several owners, under names of its own."""
+        return PartOfStore(self, number)
+
+
+class PartOfStore:
+    """A store inside a store: what one owner calls `replay-000000000007` is `replay-002000000007` there, for part 2."""
+
+    def __init__(self, whole: SegmentStore, number: int) -> None:
+        self.whole, self.number = whole, number
+
+    def __contains__(self, name: str) -> bool:
+        return self._outside(name) in self.whole
+
+    def write(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        self.whole.write(self._outside(name), arrays)
+
+    def read(self, name: str) -> dict[str, np.ndarray]:
+        return self.whole.read(self._outside(name))
+
+    def keep(self, names: set[str]) -> None:
+        """From now on list none of its own but these."""
+        others = {name for name in self.whole.entries if not self._mine(name)}
+        self.whole.keep(others | {self._outside(name) for name in names})
+
+    def _outside(self, name: str) -> str:
+        kind, _, number = name.removesuffix(SUFFIX).rpartition("-")
+        assert int(number) < 10**9 and self.number < 1000, name
+        return f"{kind}-{self.number:03d}{int(number):09d}{SUFFIX}"
+
+    def _mine(self, name: str) -> bool:
+        return name.rpartition("-")[2].startswith(f"{self.number:03d}")
 
 
 def check_entries(entries: Any) -> Entries:

@@ -37,6 +37,10 @@ Checkpoint = Annotated[Which, typer.Option(help="Which checkpoint of a run.")]
 PlaySeed = Annotated[
     int | None, typer.Option("--seed", min=0, help="Seed of the episodes. [default: the run's]")
 ]
+TaskName = Annotated[
+    str | None,
+    typer.Option("--task", help="Which task, where one policy plays several: its environment's id."),
+]
 Sample = Annotated[bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")]
 
 

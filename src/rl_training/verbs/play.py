@@ -11,6 +11,7 @@ from rl_training.verbs.options import (
     PlaySeed,
     PolicyPath,
     Sample,
+    TaskName,
     TrustEnv,
     Which,
     print_json,
@@ -27,6 +28,7 @@ def play(
     checkpoint: Checkpoint = Which.last,
     sample: Sample = False,
     trust_env: TrustEnv = False,
+    task: TaskName = None,
     json_: Json = False,
 ) -> None:
     """Watch a trained policy play, or write a video of it.
@@ -45,6 +47,7 @@ def play(
         sample=sample,
         checkpoint=checkpoint.value,
         trust_env=trust_env,
+        task=task,
     )
     if json_:
         print_json({"episodes": played.episodes, "video": video and str(video), "frames": played.frames})

@@ -1,0 +1,48 @@
+"""Weights that grow by stages: what was learned is frozen, and a low-rank adapter is learned beside it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.scalezero import adapted_weight
+
+
+class StagedWeight(nn.Module):
+    """A weight [..., O, I], or several of them side by side, at any of its stages.
+
+    Stage 0 is the weight itself. Every later one has an adapter of its own and its own scales of all that came before,
+    so that what a stage said can be said again after the next has begun.
+    """
+
+    def __init__(
+        self, *shape: int, stages: int, rank: int, lora_alpha: float, deviation: float | None = None
+    ) -> None:
+        super().__init__()
+        *several, outputs, inputs = shape
+        self.strength = lora_alpha / rank
+        deviation = inputs**-0.5 if deviation is None else deviation
+        self.base = nn.Parameter(torch.randn(shape) * deviation)
+        later = range(1, stages)
+        self.down = nn.ParameterList(torch.randn(*several, rank, inputs) * 0.01 for _ in later)
+        self.up = nn.ParameterList(torch.zeros(*several, outputs, rank) for _ in later)
+        self.logits = nn.ParameterList(torch.zeros(stage, *several) for stage in later)
+
+    def forward(self, stage: int) -> Tensor:
+        if stage == 0:
+            return self.base
+        adapters = list(zip(self.up, self.down, strict=True))[:stage]
+        return adapted_weight(self.base, self.logits[stage - 1], adapters, self.strength)
+
+    @torch.no_grad()
+    def begin(self, stage: int) -> None:
+        """Let a stage begin where the one before it stands: with its scales, and 1 for its adapter."""
+        if stage > 1:
+            self.logits[stage - 1][:-1] = self.logits[stage - 2]
+
+    def of_stage(self, stage: int) -> list[nn.Parameter]:
+        """What learns in a stage."""
+        if stage == 0:
+            return [self.base]
+        parts = (self.up, self.down, self.logits)
+        return [part[stage - 1] for part in parts]

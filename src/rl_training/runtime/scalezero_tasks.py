@@ -1,0 +1,88 @@
+"""One task of several: its environments, its replay, and whether it is solved."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.data.collector import check_finite, fresh_where_ended
+from rl_training.data.episodes import EpisodeReplay
+from rl_training.envs.atari import is_atari
+from rl_training.envs.making import make_environments
+from rl_training.envs.spaces import check_action_space
+from rl_training.runtime.scalezero_policy import ScaleZeroPolicy, TaskPlan
+from rl_training.state.seeding import fold
+from rl_training.state.stateful import Stateful
+from rl_training.trees import tree_map
+
+
+class Task(Stateful):
+    """Where one task is played and remembered; a task that is solved is played and learned from no more."""
+
+    transient = ("name", "number", "target", "num_actions", "observation_space", "action_space")
+
+    def __init__(self, config: Any, name: str, number: int) -> None:
+        own = config.of_task(name)
+        self.name, self.number = name, number
+        self.environments = make_environments(own, own.num_envs, fold(own.seed, name), "train")
+        lanes = self.environments.lanes
+        self.observation_space, self.action_space = lanes.observation_space, lanes.action_space
+        check_action_space(self.action_space, f"env_ids: the action of {name!r}", (spaces.Discrete,))
+        assert isinstance(self.action_space, spaces.Discrete)
+        self.num_actions = int(self.action_space.n)
+        self.target = _target(config, name)
+        obs = self.environments.obs
+        self.replay = EpisodeReplay(
+            config.buffer_size,
+            obs,
+            num_actions=self.num_actions,
+            unroll_steps=config.unroll_steps,
+            td_steps=config.td_steps,
+            # Of Atari's stacked frames each is kept once.
+            stack=len(obs[0]) if is_atari(name) else 1,
+        )
+        self.carry: tuple[Any, ...] = ()
+        self.steps = 0  # taken so far, in all its environments
+        self.solved = False
+        self.returns: deque[float] = deque(maxlen=config.solved_episodes)
+
+    def step(self, plan: TaskPlan, agent: ScaleZeroPolicy) -> None:
+        """Do what was planned, and remember it."""
+        environments = self.environments
+        step = environments.step(plan.action)
+        rows = {"obs": step.next_obs, "reward": step.reward}
+        check_finite(tree_map(lambda row: np.asarray(row)[None], rows), environments.count)
+        self.replay.add(
+            action=plan.action,
+            policy=plan.policy,
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            next_obs=step.next_obs,
+            obs=environments.obs,
+        )
+        # Copies: what a search leaves behind cannot be written to when a run is resumed.
+        carry = tuple(part.clone() for part in plan.carry)
+        self.carry = fresh_where_ended(agent.for_task(self.name), carry, step.ended)
+        normalizer = agent.normalizers[self.number]
+        if normalizer is not None:
+            normalizer.update(step.next_obs)
+        self.steps += environments.count
+
+    def take_finished(self) -> list[tuple[int, float, int]]:
+        """The episodes that ended since this was last asked."""
+        finished = self.environments.take_finished()
+        self.returns.extend(returned for _, returned, _ in finished)
+        return finished
+
+
+def _target(config: Any, name: str) -> float | None:
+    """The return at which a task counts as solved: the config's, or that which its environment was registered with."""
+    if name in config.solved_returns:
+        return config.solved_returns[name]
+    spec = gym.registry.get(name.split(":")[-1])
+    return None if spec is None else spec.reward_threshold

@@ -1,0 +1,383 @@
+"""ScaleZero: its config, its iteration, and `train_scalezero`."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from pydantic import model_validator
+from torch import Tensor
+
+from rl_training.algorithms.gumbel_muzero import improved_policy_loss
+from rl_training.algorithms.muzero import two_hot_loss
+from rl_training.algorithms.scalezero import is_solved, latent_loss, mean_where, stage_is_over
+from rl_training.config import Units, field, schedulable
+from rl_training.data.batch import Batch
+from rl_training.networks.scalezero import Rows, Window
+from rl_training.runtime.controls import Controls, Knobs, Now
+from rl_training.runtime.grouped_adam import GroupedAdam
+from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.muzero_trainer import mean_entropy, planning
+from rl_training.runtime.off_policy import OffPolicyConfig
+from rl_training.runtime.optim import flatten_parameters
+from rl_training.runtime.scalezero_policy import ScaleZeroPolicy
+from rl_training.runtime.scalezero_tasks import Task
+from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.workflows import Result, train
+from rl_training.state.segments import SegmentStore
+
+LOSSES = ("policy_loss", "value_loss", "reward_loss", "latent_loss")
+SEARCH = ("max_considered_actions", "c_visit", "c_scale")
+TRANSFORMER = ("layers", "heads", "experts", "stages", "rank", "lora_alpha")
+
+
+@schedulable
+class ScaleZeroConfig(OffPolicyConfig):
+    """ScaleZero, for discrete actions: one model for several tasks, that plans with a transformer."""
+
+    obeys_action_masks: ClassVar[bool] = True
+    laid_out_by: ClassVar[tuple[str, ...]] = (
+        "env_ids",
+        "task_kwargs",
+        "unroll_steps",
+        "td_steps",
+        "context_steps",
+        "stages",
+        "heads",
+        "solved_episodes",
+    )
+
+    algo: Literal["scalezero"] = field("scalezero", "The algorithm.")
+    env_ids: tuple[str, ...] = field((), "The tasks: registered Gymnasium ids, or module:EnvId.")
+    env_id: str = field("", "The tasks as one word, joined by +; for one task it may stand alone.")
+    task_kwargs: dict[str, Any] = field({}, "Arguments for making single tasks: task -> arguments.")
+    num_envs: int = field(8, "Environments of each task, stepped side by side.", ge=1, le=65_536)
+    solved_returns: dict[str, Any] = field(
+        {}, "Task -> the return at which it is solved; not named: its environment's own threshold."
+    )
+    solved_episodes: int = field(20, "Training episodes whose mean must reach that return.", ge=1)
+    learning_rate: float = field(1e-3, "Adam's step size.")
+    gamma: float = field(0.997, "Discount per step.")
+    num_simulations: int = field(16, "Simulations per search.")
+    temperature: float = field(1.0, "Loudness of the root's Gumbel noise; 0: the best action found.")
+    root_exploration_fraction: float = field(0.0, "Share of Dirichlet noise in the root's prior.")
+    dirichlet_alpha: float = field(0.3, "Parameter of that noise: below 1 it favours few actions.", gt=0)
+    max_considered_actions: int = field(16, "Actions that a root's simulations are shared among.", ge=1)
+    c_visit: float = field(50.0, "How far values move the improved policy before anything was visited.", ge=0)
+    c_scale: float = field(0.1, "How far values move the improved policy from the prior.", ge=0)
+    unroll_steps: int = field(10, "Steps of the windows that the model looks at.", ge=1, le=100)
+    context_steps: int = field(4, "Steps before the present one that acting looks at.", ge=0)
+    td_steps: int = field(5, "Rewards summed before a value target bootstraps.", ge=1, le=1000)
+    policy_coef: float = field(1.0, "Weight of the policy loss.")
+    vf_coef: float = field(0.5, "Weight of the value loss.")
+    reward_coef: float = field(1.0, "Weight of the reward loss.")
+    latent_coef: float = field(10.0, "Weight of the loss of the next latents.")
+    max_grad_norm: float | None = field(5.0, "Norm to which gradients are scaled down; none: no limit.")
+    tau: float = field(0.05, "Share of the network in each update of its target.")
+    buffer_size: int = field(100_000, "Observations that the replay of each task holds.", ge=1, le=10**9)
+    batch_size: int = field(64, "Windows of each task per update.", ge=1)
+    learning_starts: int = field(1_000, "Steps before the first update.", ge=1)
+    replay_ratio: float = field(0.1, "Updates per environment step, on average; each learns from all tasks.")
+    latent_size: int = field(64, "Units of a latent, and of the transformer.", ge=1, le=65_536)
+    layers: int = field(2, "Blocks of the transformer.", ge=1, le=100)
+    heads: int = field(4, "Heads of its attention; they divide latent_size.", ge=1, le=1024)
+    experts: int = field(4, "Experts in each block, of which a token goes to one.", ge=1, le=1024)
+    expert_size: int = field(128, "Hidden units of an expert, and of the one that all tokens share.", ge=1)
+    stages: int = field(
+        5, "Stages of the transformer: its weights, and the adapters after them.", ge=1, le=100
+    )
+    rank: int = field(16, "Rank of the adapters.", ge=1, le=65_536)
+    lora_alpha: float = field(16.0, "An adapter counts lora_alpha / rank times.", gt=0)
+    stage_min_updates: int = field(10_000, "Updates before the first adapter's turn can come.", ge=0)
+    stage_max_updates: int = field(20_000, "Updates of a stage after which the next begins anyway.", ge=1)
+    support_size: int = field(50, "Compressed values and rewards are learned on -S … S.", ge=1)
+    hidden_sizes: tuple[Units, ...] = field(
+        (64,), "Units in each hidden layer of encoders; the last: of heads."
+    )
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("gelu", "What follows a hidden layer.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name_for_all_tasks(cls, data: Any) -> Any:
+        """`env_ids` and `env_id` say the same; a config needs one of them."""
+        ids, one = data.get("env_ids") or (), data.get("env_id") or ""
+        if not isinstance(ids, tuple) or not all(isinstance(name, str) for name in ids):
+            return data  # refused by its type
+        if not ids and one:
+            return {**data, "env_ids": tuple(one.split("+"))}
+        if one and one != "+".join(ids):
+            raise ValueError(f"env_id {one!r} and env_ids say different things; leave env_id out")
+        return {**data, "env_id": "+".join(ids)}
+
+    @model_validator(mode="after")
+    def _tasks_fit_together(self) -> ScaleZeroConfig:
+        if not self.env_ids or not all(self.env_ids):
+            raise ValueError("env_ids is missing: name at least one task")
+        if len(set(self.env_ids)) < len(self.env_ids) or any("+" in name for name in self.env_ids):
+            raise ValueError("env_ids must be names without a +, each once")
+        for key in ("task_kwargs", "solved_returns"):
+            strangers = getattr(self, key).keys() - set(self.env_ids)
+            if strangers:
+                raise ValueError(f"{key}: {', '.join(sorted(strangers))} is none of env_ids")
+        for name, arguments in self.task_kwargs.items():
+            if not isinstance(arguments, dict):
+                raise ValueError(f"task_kwargs: the arguments of {name} must be a mapping")
+        for name, score in self.solved_returns.items():
+            if not (score is None or (isinstance(score, int | float) and not isinstance(score, bool))):
+                raise ValueError(f"solved_returns: that of {name} must be a number, or none for never")
+        if self.latent_size % self.heads:
+            raise ValueError(f"heads must divide latent_size {self.latent_size}, and {self.heads} does not")
+        if self.context_steps >= self.unroll_steps:
+            raise ValueError(
+                f"context_steps must be below unroll_steps {self.unroll_steps}: searches need room"
+            )
+        return self
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * len(self.env_ids) * self.train_frequency
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.env_ids
+
+    def of_task(self, name: str) -> ScaleZeroConfig:
+        """The config of one of its tasks alone."""
+        own = {
+            "env_id": name,
+            "env_ids": (name,),
+            "env_kwargs": self.env_kwargs | self.task_kwargs.get(name, {}),
+        }
+        return self.model_copy(update=own)
+
+
+class ScaleZeroTrainer(Trainer):
+    """One model for many tasks (Pu et al. 2025), on UniZero's transformer (Pu et al. 2024)."""
+
+    config_class: ClassVar[type[ScaleZeroConfig]] = ScaleZeroConfig
+    config: ScaleZeroConfig
+    action_spaces = (spaces.Dict,)
+    agent: ScaleZeroPolicy
+    transient = ("target_weights",)
+
+    def __init__(self, config: ScaleZeroConfig) -> None:
+        tasks = [Task(config, name, number) for number, name in enumerate(config.env_ids)]
+        observation, action = (
+            spaces.Dict({task.name: getattr(task, f"{kind}_space") for task in tasks})
+            for kind in ("observation", "action")
+        )
+        super().__init__(config, observation, action)
+        self.tasks = tasks
+        for task in tasks:
+            task.carry = self.agent.initial(config.num_envs)
+        self.target = copy.deepcopy(self.agent.network).requires_grad_(False)
+        self.optimizer = GroupedAdam(self.agent.network.groups(config.stages))
+        followers = self.target.groups(config.stages).items()
+        self.target_weights = {name: flatten_parameters(group)[0] for name, group in followers}
+        self.steps = 0  # of the run's budget, those that solved tasks leave out included
+        self.updates_owed = 0.0
+        self.stage = self.stage_updates = self.newly_solved = 0
+        self.unsolved = len(tasks)  # when the stage began
+
+    @classmethod
+    def make_agent(
+        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> ScaleZeroPolicy:
+        assert isinstance(observation_space, spaces.Dict) and isinstance(action_space, spaces.Dict)
+        names = ("normalize_observations", "device", "context_steps", "dirichlet_alpha", "latent_size")
+        network = ("hidden_sizes", "activation", "image_encoder", "support_size")
+        actions = [action_space[name] for name in config.env_ids]
+        assert all(isinstance(space, spaces.Discrete) for space in actions)
+        return ScaleZeroPolicy(
+            config.env_ids,
+            [observation_space[name] for name in config.env_ids],
+            [int(space.n) for space in actions],  # type: ignore[attr-defined]
+            settings=planning(Controls.of(config).at(0).after(0)),
+            search={name: getattr(config, name) for name in SEARCH},
+            window=config.unroll_steps,
+            transformer={name: getattr(config, name) for name in TRANSFORMER}
+            | {"hidden": config.expert_size},
+            **{name: getattr(config, name) for name in (*names, *network)},
+        )
+
+    def keep_segments_in(self, store: SegmentStore) -> None:
+        for task in self.tasks:
+            task.replay.store = store.part(task.number)
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        # Plan for all tasks that are not solved in one search, and store what happened and what the searches found.
+        metrics = self.gather(knobs)
+        now = knobs.after(metrics.steps)
+        self.agent.settings = planning(now)  # with which an evaluation, or a policy that is loaded, searches
+        for _ in range(self.updates_due(now.replay_ratio)):
+            metrics.add(self.update(now))
+        # Solved tasks rest; when enough of them are, the weights that solved them are frozen and an adapter begins.
+        self.settle()
+        knobs.tuned |= self.standing()
+        return metrics
+
+    def gather(self, knobs: Knobs) -> Metrics:
+        config, began, active = self.config, time.perf_counter(), self.active()
+        per_step = config.num_envs * len(self.tasks)
+        for t in range(config.train_frequency):
+            now = knobs.after(t * per_step)
+            if active:
+                obs, carries = zip(*((task.environments.obs, task.carry) for task in active), strict=True)
+                plans = self.agent.plan([task.number for task in active], obs, carries, **planning(now))
+                for task, plan in zip(active, plans, strict=True):
+                    task.step(plan, self.agent)
+            self.steps += per_step
+        finished = [episode for task in active for episode in task.take_finished()]
+        metrics = Metrics(config.steps_per_iteration, finished)
+        metrics.collect_seconds = time.perf_counter() - began
+        return metrics
+
+    def active(self) -> list[Task]:
+        return [task for task in self.tasks if not task.solved]
+
+    def updates_due(self, replay_ratio: float) -> int:
+        """How many updates this iteration's steps pay for; none while a task has nothing to learn from."""
+        active = self.active()
+        if self.steps < self.config.learning_starts or not active or not all(len(t.replay) for t in active):
+            return 0
+        self.updates_owed += replay_ratio * self.config.steps_per_iteration
+        due = int(self.updates_owed)
+        self.updates_owed -= due
+        return due
+
+    def update(self, now: Now) -> dict[str, Any]:
+        """One gradient step on a batch of every unsolved task, and the target network a little after it."""
+        active = self.active()
+        batches = [self.draw(task, now) for task in active]
+        numbers = [task.number for task in active]
+        # zₜ = rₜ + … + γⁿ vₜ₊ₙ, with v of the target network.
+        targets = self.value_targets(active, batches)
+        # All positions of the windows at once: latents of what was seen, and the actions taken.
+        network = self.agent.network
+        latents = [
+            network.encode(task.number, batch["obs"]).view(*batch["acted"].shape, -1)
+            for task, batch in zip(active, batches, strict=True)
+        ]
+        found, experts = network.windows(numbers, latents, [batch["action"] for batch in batches], self.stage)
+        # l = Σ over tasks of c_p lᵖ + c_v lᵛ + c_r lʳ + c_z lᶻ
+        parts = [self.losses(*each) for each in zip(active, found, targets, batches, strict=True)]
+        loss = sum((self.weighed(part, now) for part in parts), torch.zeros(()))
+        learning = [f"stage {self.stage}", *(f"task {number}" for number in numbers)]
+        learning += ["always"] if "always" in self.optimizer.groups else []
+        step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm, learning)
+        for name, weights in self.target_weights.items():
+            weights.lerp_(self.optimizer.groups[name].parameters, now.tau)
+        self.stage_updates += 1
+        by_task = {
+            f"task/{task.name}/{name}": part[name].item()
+            for task, part in zip(active, parts, strict=True)
+            for name in LOSSES
+        }
+        means = {name: float(np.mean([part[name].item() for part in parts])) for name in LOSSES}
+        shares = torch.stack([layer.flatten().bincount(minlength=self.config.experts) for layer in experts])
+        more = {
+            "loss": loss.item(),
+            "visit_entropy": float(np.mean([mean_entropy(b["policy"], b["acted"]) for b in batches])),
+            "largest_expert_share": (shares.amax(1) / shares.sum(1)).mean().item(),
+        }
+        return step | means | more | by_task
+
+    def draw(self, task: Task, now: Now) -> Batch:
+        """Windows of one task, rows first: [B, K + 1, ...], and `obs` and `next_obs` as the network's tensors."""
+        batch = task.replay.sample(self.config.batch_size, now.gamma)
+        places = batch["places"].T
+        found = {
+            name: part.transpose(0, 1).to(self.agent.device)
+            for name, part in batch.items()
+            if isinstance(part, Tensor)
+        }
+        found["obs"] = self.seen(task, places)
+        found["next_obs"] = self.seen(task, places[:, 1:])
+        bootstraps = (batch["discount"].T != 0).numpy()
+        return found | {"bootstrap": batch["bootstrap"].T[bootstraps]}
+
+    def seen(self, task: Task, places: np.ndarray) -> Any:
+        return self.agent.inputs(task.number, task.replay.seen_at(places.reshape(-1)))
+
+    @torch.inference_mode()
+    def value_targets(self, tasks: list[Task], batches: list[Batch]) -> list[Tensor]:
+        """z [B, K + 1] of each task: returns + discount · v."""
+        asked = [pair for pair in zip(tasks, batches, strict=True) if len(pair[1]["bootstrap"])]
+        latents = [
+            self.target.encode(task.number, self.seen(task, batch["bootstrap"])) for task, batch in asked
+        ]
+        targets = [batch["returns"].clone() for batch in batches]
+        if not asked:  # all windows end with their episodes
+            return targets
+        rows = Rows(tuple(task.number for task, _ in asked), tuple(len(part) for part in latents))
+        found = self.target.values(rows, torch.cat(latents), self.stage)
+        by_task = dict(zip(rows.tasks, found.split(rows.counts), strict=True))
+        for task, batch, target in zip(tasks, batches, targets, strict=True):
+            if task.number in by_task:
+                bootstraps = batch["discount"] != 0
+                target[bootstraps] += batch["discount"][bootstraps] * by_task[task.number]
+        return targets
+
+    def losses(self, task: Task, found: Window, target: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Each over all positions where it is known: past an episode's end nothing is earned and nothing changes."""
+        with torch.no_grad():
+            following = self.target.encode(task.number, batch["next_obs"]).view_as(found.latent)
+        known = batch["known"]
+        return {
+            "policy_loss": mean_where(improved_policy_loss(found.policy, batch["policy"]), batch["acted"]),
+            "value_loss": mean_where(two_hot_loss(found.value, target), known),
+            # A reward, and where an action leads, are known where the position before it is.
+            "reward_loss": mean_where(two_hot_loss(found.reward, batch["reward"]), known[:, :-1]),
+            "latent_loss": mean_where(latent_loss(found.latent, following), known[:, :-1]),
+        }
+
+    def weighed(self, parts: dict[str, Tensor], now: Now) -> Tensor:
+        loss = now.policy_coef * parts["policy_loss"] + now.vf_coef * parts["value_loss"]
+        return loss + now.reward_coef * parts["reward_loss"] + now.latent_coef * parts["latent_loss"]
+
+    def settle(self) -> None:
+        """Let solved tasks rest, and begin the next stage when its turn has come."""
+        config = self.config
+        for task in self.active():
+            if is_solved(task.returns, task.target, config.solved_episodes):
+                task.solved = True
+                self.newly_solved += 1
+        left = self.active()
+        if left and stage_is_over(
+            self.stage,
+            config.stages,
+            updates=self.stage_updates,
+            newly_solved=self.newly_solved,
+            unsolved=self.unsolved,
+            least_updates=config.stage_min_updates,
+            most_updates=config.stage_max_updates,
+        ):
+            self.stage, self.stage_updates, self.newly_solved = self.stage + 1, 0, 0
+            self.unsolved = len(left)
+            for network in (self.agent.network, self.target):
+                network.transformer.begin(self.stage)
+            for task in left:  # the others go on acting with the stage that solved them
+                self.agent.stages[task.number] = self.stage
+
+    def standing(self) -> dict[str, float]:
+        """What a log line says as it stands, and not as a mean since the last one."""
+        taken = sum(task.steps for task in self.tasks)
+        line = {"stage": self.stage, "env_steps": taken, "saved_share": 1 - taken / max(self.steps, 1)}
+        for task in self.tasks:
+            line |= {f"task/{task.name}/steps": task.steps, f"task/{task.name}/solved": int(task.solved)}
+            if task.returns:
+                line[f"task/{task.name}/episode_return"] = float(np.mean(task.returns))
+        return line
+
+    def close(self) -> None:
+        for task in self.tasks:
+            task.environments.close()
+
+
+def train_scalezero(config: ScaleZeroConfig, **options: Any) -> Result:
+    """Train ScaleZero from a config; the options are those of `rl_training.train`."""
+    return train(config, **options)
