@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,29 @@ def test_as_many_simulations_run_as_the_schedule_says_at_every_step(monkeypatch:
     policy = trainer.agent.for_task("CartPole-v1")
     policy.act(np.zeros((1, 4), np.float32), policy.initial(1), explore=False)
     assert searches == [(1, 1)], "evaluation searches as long as training did last"
+
+
+@pytest.mark.parametrize(("persistence", "share"), [(0.0, 0.0), (0.75, 0.75)])
+def test_noise_lasts_as_long_as_it_should(persistence: float, share: float, monkeypatch: Any) -> None:
+    """What the searches got, times the temperature, from one step to the next in each environment."""
+    real, drawn = scalezero_policy.gumbel_muzero_search, []
+
+    def search(*inputs: Any, **options: Any) -> Any:
+        drawn.append(options["gumbel"])
+        return real(*inputs, **options)
+
+    monkeypatch.setattr(scalezero_policy, "gumbel_muzero_search", search)
+    changes = dict(
+        noise_persistence=persistence, num_envs=10, temperature=0.5, buffer_size=2000, learning_starts=9999
+    )
+    config = ScaleZeroConfig(**TINY | changes)
+    seed_everything(3)
+    trainer, knobs = ScaleZeroTrainer(config), Controls.of(config)
+    for step in range(0, 800, 20):
+        trainer.iterate(knobs.at(step))
+    same = [(one == other).all(1) for one, other in itertools.pairwise(drawn)]
+    assert np.mean(same) == pytest.approx(share, abs=0.05)
+    assert np.std(drawn) == pytest.approx(0.5 * np.pi / 6**0.5, rel=0.1)
 
 
 def test_the_loss_is_the_weighed_sum_of_its_parts() -> None:

@@ -97,8 +97,12 @@ class ScaleZeroPolicy(Stateful):
         temperature: float,
         root_exploration_fraction: float,
         gamma: float,
+        noise: Sequence[np.ndarray] | None = None,
     ) -> list[TaskPlan]:
-        """Search from raw observations [B, ...] of tasks that act with the same stage, all of them at once."""
+        """Search from raw observations [B, ...] of tasks that act with the same stage, all of them at once.
+
+        noise: Gumbel(0) noise [B, A] of each task, A being the most actions that a task has; none: drawn here
+        """
         (stage,) = {self.stages[task] for task in tasks}
         weights = self.network.weights(stage)
         latents = [
@@ -114,6 +118,7 @@ class ScaleZeroPolicy(Stateful):
 
         invalid = np.concatenate([self._invalid(*each) for each in zip(tasks, obs, rows.counts, strict=True)])
         shape = root.prior_logits.shape
+        gumbel = np.random.gumbel(size=shape) if noise is None else np.concatenate(noise)
         if root_exploration_fraction:
             noise = torch.from_numpy(self._dirichlet(invalid)).to(root.prior_logits)
             mixed = mixed_prior(
@@ -124,7 +129,7 @@ class ScaleZeroPolicy(Stateful):
             root,
             recurrent,
             num_simulations=int(num_simulations),
-            gumbel=np.random.gumbel(size=shape) * temperature if temperature else np.zeros(shape),
+            gumbel=gumbel * temperature,
             invalid_actions=invalid,
             **self.search_settings,
         )

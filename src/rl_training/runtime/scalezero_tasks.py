@@ -46,6 +46,7 @@ class Task(Stateful):
             stack=len(obs[0]) if is_atari(name) else 1,
         )
         self.carry: tuple[Any, ...] = ()
+        self.noise = np.zeros((0, 0))  # of the root, of each environment
         self.steps = 0  # taken so far, in all its environments
         self.solved = False
         self.returns: deque[float] = deque(maxlen=config.solved_episodes)
@@ -72,6 +73,15 @@ class Task(Stateful):
         if normalizer is not None:
             normalizer.update(step.next_obs)
         self.steps += environments.count
+
+    def draw_noise(self, num_actions: int, persistence: float) -> np.ndarray:
+        """Gumbel noise [B, A] for the next searches; that of the step before stays with probability `persistence`."""
+        fresh = np.random.gumbel(size=(self.environments.count, num_actions))
+        if persistence and len(self.noise):
+            stays = np.random.random(len(fresh)) < persistence
+            fresh[stays] = self.noise[stays]
+        self.noise = fresh
+        return fresh
 
     def take_finished(self) -> list[tuple[int, float, int]]:
         """The episodes that ended since this was last asked."""

@@ -64,6 +64,9 @@ class ScaleZeroConfig(OffPolicyConfig):
     gamma: float = field(0.997, "Discount per step.")
     num_simulations: int = field(16, "Simulations per search.")
     temperature: float = field(1.0, "Loudness of the root's Gumbel noise; 0: the best action found.")
+    noise_persistence: float = field(
+        0.0, "Probability that an environment's Gumbel noise stays for one more step.", ge=0, lt=1
+    )
     root_exploration_fraction: float = field(0.0, "Share of Dirichlet noise in the root's prior.")
     dirichlet_alpha: float = field(0.3, "Parameter of that noise: below 1 it favours few actions.", gt=0)
     max_considered_actions: int = field(16, "Actions that a root's simulations are shared among.", ge=1)
@@ -227,7 +230,10 @@ class ScaleZeroTrainer(Trainer):
             now = knobs.after(t * per_step)
             if active:
                 obs, carries = zip(*((task.environments.obs, task.carry) for task in active), strict=True)
-                plans = self.agent.plan([task.number for task in active], obs, carries, **planning(now))
+                most, persistence = self.agent.network.most_actions, config.noise_persistence
+                noise = [task.draw_noise(most, persistence) for task in active]
+                numbers = [task.number for task in active]
+                plans = self.agent.plan(numbers, obs, carries, **planning(now), noise=noise)
                 for task, plan in zip(active, plans, strict=True):
                     task.step(plan, self.agent)
             self.steps += per_step
