@@ -79,7 +79,7 @@ def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
 
 
 def test_evaluation_and_policies_name_their_task(tmp_path: Any) -> None:
-    result = train_scalezero(ScaleZeroConfig(**TINY), run_dir=tmp_path / "run")
+    result = train_scalezero(ScaleZeroConfig(**TINY | dict(total_timesteps=80)), run_dir=tmp_path / "run")
     scores = evaluate_checkpoint(tmp_path / "run", episodes=2, seed=4)
     assert scores["episodes"] == 4 and scores["task/Acrobot-v1/episodes"] == 2
     for task in TWO:
