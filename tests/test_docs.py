@@ -316,6 +316,7 @@ def test_pictures_are_small_and_need_nothing_from_the_web() -> None:
     pictures = [path for path in (DOCS / "images").iterdir() if path.is_file()]
     assert {path.name for path in pictures} == {
         "display.svg",
+        "dreamer_pixels.png",
         "learning_curve.png",
         "pong.png",
         "report.png",
