@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs import iterated, read_lines
-from test_muzero_trainer_smoke import PROBED, SCHEDULES, TINY, check_budgets, counted
+from runs import iterated
+from test_muzero_trainer_smoke import PROBED, SCHEDULES, TINY, check_budgets, check_schedules, counted
 
-from rl_training import evaluate_checkpoint, load_policy
 from rl_training.errors import ConfigError
-from rl_training.runtime.controls import resolve
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.gumbel_muzero_trainer import (
     GumbelMuZeroConfig,
@@ -23,22 +21,8 @@ from rl_training.state.seeding import seed_everything
 
 
 def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
-    config = GumbelMuZeroConfig(**TINY | SCHEDULES)
-    result = train_gumbel_muzero(config, run_dir=tmp_path / "run")
-    assert result.metrics["num_simulations"] == 6
-    assert result.metrics["temperature"] == 0.25
-    assert result.metrics["root_exploration_fraction"] == 0.1
-    lines = [line for line in read_lines(result) if "num_simulations" in line]
-    knobs = [name.removesuffix("_schedule") for name in SCHEDULES]
-    for line in lines:
-        assert {name: line[name] for name in knobs} == {
-            name: resolve(name, config, line["step"]) for name in knobs
-        }
-    score = evaluate_checkpoint(result.checkpoint_path, episodes=2, seed=4)
-    assert score == evaluate_checkpoint(tmp_path / "run", episodes=2, seed=4)
-    policy = load_policy(result.checkpoint_path)
-    assert policy.agent.settings["num_simulations"] == 6
-    assert policy.act(np.zeros(4, np.float32)) in (0, 1)
+    metrics = check_schedules(train_gumbel_muzero, GumbelMuZeroConfig(**TINY | SCHEDULES), tmp_path)
+    assert metrics["num_simulations"] == 6 and metrics["temperature"] == 0.25
 
 
 def test_as_many_simulations_run_as_the_schedule_says_at_every_step(monkeypatch: Any) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from runs import iterated, read_lines
+from runs import iterated, knobs_in_training_lines, read_lines
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.runtime import search_policy
-from rl_training.runtime.controls import Controls, resolve
+from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer, train_muzero
 from rl_training.runtime.optim import Adam
@@ -102,34 +103,30 @@ def check_budgets(kind: Any, settings: dict[str, Any], searches: list[tuple[int,
     assert searches == [(1, 1)], "evaluation searches as long as training did last"
 
 
-def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Any) -> None:
-    config = MuZeroConfig(**TINY | SCHEDULES)
-    result = train_muzero(config, run_dir=tmp_path / "run")
+def check_schedules(train: Any, config: Any, folder: Path) -> dict[str, float]:
+    """The metrics of a run with SCHEDULES: every value that is scheduled is there, exactly, and was used."""
+    result = train(config, run_dir=folder / "run")
     assert result.metrics["num_simulations"] == 6
     assert result.metrics["temperature"] == 0.25
     assert result.metrics["root_exploration_fraction"] == 0.1
     assert result.metrics["reanalyse_ratio"] == 0.5
     lines = [line for line in read_lines(result) if "num_simulations" in line]
-    assert [line["num_simulations"] for line in lines] == [
-        3,
-        3,
-        4,
-        5,
-        5,
-        6,
-    ]  # a half goes to the even neighbour
-    knobs = [name.removesuffix("_schedule") for name in SCHEDULES]
-    for line in lines:
-        assert {name: line[name] for name in knobs} == {
-            name: resolve(name, config, line["step"]) for name in knobs
-        }
+    budgets = [line["num_simulations"] for line in lines]
+    assert budgets == [3, 3, 4, 5, 5, 6], "a half goes to the even neighbour"
+    knobs_in_training_lines(result, config)
     assert {"policy_loss", "value_loss", "reward_loss", "loss", "value", "grad_norm"} <= result.metrics.keys()
     # The checkpoint stands alone, and searches as long as its step did.
     score = evaluate_checkpoint(result.checkpoint_path, episodes=2, seed=4)
-    assert score == evaluate_checkpoint(tmp_path / "run", episodes=2, seed=4)
+    assert score == evaluate_checkpoint(folder / "run", episodes=2, seed=4)
     policy = load_policy(result.checkpoint_path)
     assert policy.agent.settings["num_simulations"] == 6
     assert policy.act(np.zeros(4, np.float32)) in (0, 1)
+    return result.metrics
+
+
+def test_scheduled_values_are_used_and_logged_exactly(tmp_path: Path) -> None:
+    metrics = check_schedules(train_muzero, MuZeroConfig(**TINY | SCHEDULES), tmp_path)
+    assert metrics["num_simulations"] == 6 and metrics["temperature"] == 0.25
 
 
 def test_as_many_simulations_run_as_the_schedule_says_at_every_step(monkeypatch: Any) -> None:

@@ -80,6 +80,12 @@ def unrolled_loss(losses: Tensor, known: Tensor, weight: Tensor) -> Tensor:
     return (losses * known * scales * weight).sum() / len(weight)
 
 
+def mean_entropy(policy: Tensor, acted: Tensor) -> float:
+    """The mean entropy, in nats, of the searches' policies [..., A] where one was acted on."""
+    entropy = torch.special.entr(policy).sum(-1)
+    return ((entropy * acted).sum() / acted.sum().clamp(min=1)).item()
+
+
 def visit_policy(visit_counts: Tensor, temperature: float) -> Tensor:
     """p(a) ∝ N(a)^(1/T), [B, A]; T = 0 leaves only the most visited action, the first of equals."""
     if temperature == 0:

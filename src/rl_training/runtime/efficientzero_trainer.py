@@ -16,8 +16,8 @@ from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.runtime.controls import Now
-from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer, planning
-from rl_training.runtime.search_policy import Plan, SearchPolicy
+from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer
+from rl_training.runtime.search_policy import Plan, SearchPolicy, planning
 from rl_training.runtime.workflows import Result, train
 
 

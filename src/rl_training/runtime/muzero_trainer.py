@@ -10,7 +10,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.algorithms.muzero import decode, policy_loss, scale_gradient, two_hot_loss, unrolled_loss
+from rl_training.algorithms.muzero import (
+    decode,
+    mean_entropy,
+    policy_loss,
+    scale_gradient,
+    two_hot_loss,
+    unrolled_loss,
+)
 from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.data.episodes import EpisodeReplay
@@ -19,10 +26,8 @@ from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
-from rl_training.runtime.search_policy import QUIET, Plan, SearchPolicy
+from rl_training.runtime.search_policy import QUIET, Plan, SearchPolicy, planning
 from rl_training.runtime.workflows import Result, train
-
-PLANNING = ("num_simulations", "temperature", "root_exploration_fraction", "gamma")
 
 
 @schedulable
@@ -85,15 +90,8 @@ class MuZeroTrainer(OffPolicyTrainer):
     @classmethod
     def agent_settings(cls, config: Any) -> dict[str, Any]:
         names = ("normalize_observations", "device", "two_players", "dirichlet_alpha")
-        network = (
-            "latent_size",
-            "hidden_sizes",
-            "activation",
-            "image_encoder",
-            "support_size",
-            "residual_blocks",
-        )
-        settings = {name: getattr(config, name) for name in (*names, *network)}
+        layers = ("latent_size", "hidden_sizes", "activation", "image_encoder", "residual_blocks")
+        settings = {name: getattr(config, name) for name in (*names, *layers, "support_size")}
         return settings | {"settings": planning(Controls.of(config).at(0).after(0))}
 
     def make_replay(self, obs: Any, **settings: Any) -> EpisodeReplay:
@@ -142,11 +140,12 @@ class MuZeroTrainer(OffPolicyTrainer):
         if self.updates % self.config.target_update_interval == 0:
             self.target_weights.copy_(self.optimizer.parameters)
         means = {name: part.item() for name, part in parts.items()}
-        found_by_search = {
+        means |= {
+            "loss": loss.item(),
+            "value": value.mean().item(),
             "value_error": float(np.abs(error).mean()),
-            "visit_entropy": mean_entropy(batch["policy"], batch["acted"]),
         }
-        return step | means | found_by_search | {"loss": loss.item(), "value": value.mean().item()}
+        return step | means | {"visit_entropy": mean_entropy(batch["policy"], batch["acted"])}
 
     def draw(self, now: Now) -> Batch:
         gamma = now.gamma * self.agent.discount_sign
@@ -220,17 +219,6 @@ class MuZeroTrainer(OffPolicyTrainer):
 
     def policy_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return policy_loss(logits, target)
-
-
-def planning(now: Now) -> dict[str, Any]:
-    """What a search must know of the knobs."""
-    return {name: getattr(now, name) for name in PLANNING}
-
-
-def mean_entropy(policy: Tensor, acted: Tensor) -> float:
-    """The mean entropy, in nats, of the searches' policies [..., A] where one was acted on."""
-    entropy = torch.special.entr(policy).sum(-1)
-    return ((entropy * acted).sum() / acted.sum().clamp(min=1)).item()
 
 
 def train_muzero(config: MuZeroConfig, **options: Any) -> Result:

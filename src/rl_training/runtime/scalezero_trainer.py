@@ -13,7 +13,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms.gumbel_muzero import improved_policy_loss
-from rl_training.algorithms.muzero import two_hot_loss
+from rl_training.algorithms.muzero import mean_entropy, two_hot_loss
 from rl_training.algorithms.scalezero import is_solved, latent_loss, mean_where, stage_is_over
 from rl_training.config import Units, field, schedulable
 from rl_training.data.batch import Batch
@@ -21,11 +21,11 @@ from rl_training.networks.scalezero import Rows, Window
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.grouped_adam import GroupedAdam
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.muzero_trainer import mean_entropy, planning
 from rl_training.runtime.off_policy import OffPolicyConfig
 from rl_training.runtime.optim import flatten_parameters
 from rl_training.runtime.scalezero_policy import ScaleZeroPolicy
 from rl_training.runtime.scalezero_tasks import Task
+from rl_training.runtime.search_policy import planning
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.workflows import Result, train
 from rl_training.state.segments import SegmentStore

@@ -15,10 +15,17 @@ from rl_training.algorithms.muzero import visit_policy
 from rl_training.data.collector import Carry
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.muzero import MuZeroNetwork
+from rl_training.runtime.controls import Now
 from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
 from rl_training.search import Root, gumbel_muzero_search, muzero_search
 
+PLANNING = ("num_simulations", "temperature", "root_exploration_fraction", "gamma")
 QUIET = {"temperature": 0.0, "root_exploration_fraction": 0.0}
+
+
+def planning(now: Now) -> dict[str, Any]:
+    """What a search must know of the knobs."""
+    return {name: getattr(now, name) for name in PLANNING}
 
 
 class Plan(NamedTuple):
