@@ -56,11 +56,14 @@ class Actors:
             for number in range(1, rounds + 1):
                 for case in self.cases:
                     ours[case.name].append(self._ours(case, options, number))
-                    if case.theirs is not None and missing is None:
-                        try:
-                            theirs[case.name].append(self._theirs(case, options, number, python))
-                        except RunFailed as error:
-                            missing = str(error)
+                if missing is None:
+                    try:
+                        done = self._theirs(options, number, python)
+                    except RunFailed as error:
+                        missing = str(error)
+                    else:
+                        for runs, each in zip(theirs.values(), done["cases"], strict=True):
+                            runs.append(each | {"versions": done["versions"]})
                 print(f"{self.name}: round {number} of {rounds}", flush=True)
         return judge(self, ours, theirs, missing)
 
@@ -70,10 +73,20 @@ class Actors:
         config = {**case.config, **fixed, "num_actors": case.num_actors}
         return run("benchmarks.ours", {"config": config, "warm_up": self.warm_up, "episodes": 0})
 
-    def _theirs(self, case: Case, options: Options, seed: int, python: Any) -> Run:
-        steps = options.steps or case.their_steps // (10 if options.quick else 1)
-        fixed = {"num_actors": case.num_actors, "steps": steps, "seed": seed, "warm_up": self.warm_up}
-        return run("benchmarks.peers.rllib", {**(case.theirs or {}), **fixed}, python)
+    def _theirs(self, options: Options, seed: int, python: Any) -> Run:
+        """All of the peer's cases in one process: to start Ray takes longer than to train."""
+        cases = [
+            {
+                **case.theirs,
+                "num_actors": case.num_actors,
+                "steps": options.steps or case.their_steps // (10 if options.quick else 1),
+                "seed": seed,
+                "warm_up": self.warm_up,
+            }
+            for case in self.cases
+            if case.theirs is not None
+        ]
+        return run("benchmarks.peers.rllib", {"cases": cases}, python)
 
 
 @contextmanager

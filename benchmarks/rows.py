@@ -412,7 +412,7 @@ ALL: list[Row] = [
         speed_up=1.5,
         cases=[
             *(
-                Training(OURS[name], count, 60_000, RLLIB[name], 12_000)
+                Training(OURS[name], count, 100_000, RLLIB[name], 15_000)
                 for name in ("impala", "appo")
                 for count in (1, 2)
             ),

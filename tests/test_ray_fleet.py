@@ -169,18 +169,21 @@ def test_the_embedded_cluster_listens_on_the_loopback_device_alone_and_goes_away
 import json, subprocess
 from rl_training import load_config, train
 from rl_training.fleet import ray_fleet
-launch = ray_fleet.RayFleet._launch
+def listening():
+    out = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True).stdout
+    names = ("raylet", "gcs_server", "ray::")
+    return {{line.split()[3] for line in out.splitlines() if any(name in line for name in names)}}
+before, launch = listening(), ray_fleet.RayFleet._launch  # the cluster of the other tests may be there
 def launching(fleet, index):
     launch(fleet, index)
-    out = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True).stdout
-    rows = [line.split()[3] for line in out.splitlines() if "raylet" in line or "gcs_server" in line or "ray::" in line]
-    print(json.dumps(rows))
+    print(json.dumps(sorted(listening() - before)))
 ray_fleet.RayFleet._launch = launching
 train(load_config("impala/cartpole", ["total_timesteps=256", "fleet=ray"]), run_dir={str(tmp_path / "run")!r})
+print(json.dumps(sorted(listening() - before)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    rows = json.loads(done.stdout.splitlines()[-1])
-    assert rows and all("127.0.0.1" in row for row in rows)
+    *_, rows, left = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert rows and all("127.0.0.1" in row for row in rows) and not left
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""One training run of RLlib's IMPALA or APPO, in its environment.
+"""Training runs of RLlib's IMPALA and APPO, one after the other, in its environment.
 
-    python -m benchmarks.peers.rllib '{"algorithm": "IMPALA", "env_id": "CartPole-v1", "num_actors": 2, ...}'
+    python -m benchmarks.peers.rllib '{"cases": [{"algorithm": "IMPALA", "num_actors": 2, ...}]}'
 
-Settings: `algorithm`, `env_id`, `num_actors`, `num_envs` (of each actor), `num_steps` (in each environment per
-fragment), `num_learners` (0: in the driver), `arguments` of the algorithm, `model`, `warm_up` and `steps`, `seed`.
+Settings of a case: `algorithm`, `env_id`, `num_actors`, `num_envs` (of each actor), `num_steps` (in each environment
+per fragment), `num_learners` (0: in the driver), `arguments` of the algorithm, `model`, `warm_up` and `steps`, `seed`.
 Starting Ray and its actors is not measured, and neither are the first `warm_up` steps. What counts is the steps its
 actors have sampled, also those that its learner never saw.
 """
@@ -55,14 +55,20 @@ def train(algorithm: Any, steps: int) -> int:
     return int(done)
 
 
-def main(settings: dict[str, Any]) -> None:
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+def run(settings: dict[str, Any]) -> dict[str, float]:
     algorithm = make(settings)
     first = train(algorithm, settings["warm_up"])
     last, cost = measured(lambda: train(algorithm, first + settings["steps"]))
     algorithm.stop()
+    return {"steps": last - first, **cost}
+
+
+def main(settings: dict[str, Any]) -> None:
+    quiet: dict[str, Any] = dict(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(address="local", num_cpus=8, **quiet)  # more CPUs than there are, so that all it starts has room
+    cases = [run(case) for case in settings["cases"]]
     ray.shutdown()
-    report(last - first, cost, PACKAGES)
+    report(sum(int(case["steps"]) for case in cases), {}, PACKAGES, cases=cases)
 
 
 if __name__ == "__main__":
