@@ -70,6 +70,7 @@ GATES = {
         Gate("muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("gumbel_muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("efficientzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
+        Gate("scalezero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("impala/cartpole", 475),
         Gate("appo/cartpole", 475),
         Gate("impala/cartpole", 475, overrides=ON_RAY, seeds=(1, 2, 3), label="impala/cartpole on Ray"),
