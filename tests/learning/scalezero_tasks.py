@@ -2,8 +2,8 @@
 
     python tests/learning/scalezero_tasks.py [SEED ...] [key=value ...]
 
-Trains `scalezero/classic` as it is shipped, for each seed, and prints a row per task: greedy episodes of the untrained and
-of the trained policy, the environment steps that the task took, and when it was solved.
+Trains `scalezero/classic` as it is shipped, for each seed, and prints a row per task: greedy episodes of the untrained
+and of the trained policy, the environment steps that the task took, and when it was solved.
 """
 
 from __future__ import annotations

@@ -120,10 +120,9 @@ class ScaleZeroPolicy(Stateful):
         shape = root.prior_logits.shape
         gumbel = np.random.gumbel(size=shape) if noise is None else np.concatenate(noise)
         if root_exploration_fraction:
-            noise = torch.from_numpy(self._dirichlet(invalid)).to(root.prior_logits)
-            mixed = mixed_prior(
-                root.prior_logits, noise, root_exploration_fraction, torch.from_numpy(invalid).to(self.device)
-            )
+            favour = torch.from_numpy(self._dirichlet(invalid)).to(root.prior_logits)
+            forbidden = torch.from_numpy(invalid).to(self.device)
+            mixed = mixed_prior(root.prior_logits, favour, root_exploration_fraction, forbidden)
             root = root._replace(prior_logits=mixed)
         result = gumbel_muzero_search(
             root,
