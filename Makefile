@@ -11,7 +11,7 @@ SETUP_FILES := pyproject.toml constraints.txt hatch_build.py
 
 help:
 	@echo "make train   train PPO on CartPole-v1 from the shipped config and evaluate it (about a minute)"
-	@echo "make test    the fast test suite, exactly what a bare 'pytest -q' runs"
+	@echo "make test    the fast test suite, what a bare 'pytest -q' runs, on two cores"
 	@echo "make docs    the documentation as a site, in build/site; every warning is an error"
 	@echo "make learn   the slow learning gates"
 	@echo "make faults  the long kill and fault tests"
@@ -47,7 +47,7 @@ train: $(VENV)/.installed-core
 test: $(VENV)/.installed-test
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	  || echo "no browser found: the tests that look at pages in one are skipped (apt-get install chromium)"
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 docs: $(VENV)/.installed-test
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
