@@ -445,6 +445,13 @@ def test_evaluate_prints_numbers_and_repeats_itself(trained: Path) -> None:
     assert f"return  {first['mean_return']:.2f} ± {first['std_return']:.2f}" in by_path.stdout
 
 
+def test_a_choice_that_is_none_names_the_choices():
+    refused(
+        cli("evaluate", "absent", "--checkpoint", "wrst"),
+        "'--checkpoint': 'wrst' is not one of 'last', 'best'",
+    )
+
+
 def test_a_damaged_checkpoint_is_one_line(trained: Path, folder: Path) -> None:
     checkpoint = max((trained / "checkpoints").iterdir())
     copy = folder / "copy"

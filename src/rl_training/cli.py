@@ -66,7 +66,8 @@ class OneLineErrors(TyperGroup):
             print(f"error: {error}", file=sys.stderr, flush=True)
             return 1
         except USAGE_ERRORS as error:
-            return fail(2, error.format_message().rstrip(".") + " (see rl-training --help)")
+            told = error.format_message().replace("Value error, ", "").rstrip(".")
+            return fail(2, told + " (see rl-training --help)")
         except (KeyboardInterrupt, typer.Abort):
             return fail(130, "interrupted")
 
