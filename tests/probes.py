@@ -231,10 +231,11 @@ class TupleActions(Probe):
 class Recall(Probe):
     """A cue of -1 or +1 in the first observation, then zeros; the last of 21 actions must name it, for a reward of 1.
 
-    Nothing but memory helps: without one, the best possible is 0.5.
+    Nothing but memory helps: without one, the best possible is 0.5. `length` is how many actions there are.
     """
 
-    length = 21
+    def __init__(self, length: int = 21) -> None:
+        self.length = length
 
     def reset(self, *, seed=None, options=None):
         gym.Env.reset(self, seed=seed)
