@@ -234,8 +234,10 @@ class Recall(Probe):
     Nothing but memory helps: without one, the best possible is 0.5. `length` is how many actions there are.
     """
 
-    def __init__(self, length: int = 21) -> None:
-        self.length = length
+    length = 21
+
+    def __init__(self, length: int | None = None) -> None:
+        self.length = length or self.length
 
     def reset(self, *, seed=None, options=None):
         gym.Env.reset(self, seed=seed)
