@@ -18,6 +18,7 @@ from rl_training.fleet.weights import pack, unpack
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.optim import flatten_parameters
+from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import seed_everything
 
 SMALL = dict(total_timesteps=960, log_interval=1, eval_interval=960, eval_episodes=1, checkpoint_interval=480)
@@ -166,12 +167,16 @@ def test_a_stopped_actor_is_replaced_and_changes_nothing():
 
 @pytest.mark.parametrize("kind", ["raise", "die", "stop"])
 def test_an_environment_that_fails_now_and_then_changes_nothing(kind, tmp_path):
-    config = config_of(actor_timeout=2.0)
-    expected, weights, _ = watched(config, nothing)
-    used, after, timing = watched(faulty(tmp_path, 2, kind, 40, actor_timeout=2.0), nothing)
+    expected, weights, _ = watched(config_of(), nothing)
+    patience = dict(actor_timeout=2.0) if kind == "stop" else {}
+    used, after, timing = watched(faulty(tmp_path, 2, kind, 40, **patience), nothing)
     assert not os.listdir(tmp_path / "faults")
     assert used == expected and np.array_equal(weights, after)
-    assert timing["fragments_redone"] == 2 and timing["actor_restarts"] == (0 if kind == "raise" else 2)
+    done = timing["fragments_redone"], timing["actor_restarts"]
+    if kind == "stop":  # on a busy machine one that is merely slow may be replaced too
+        assert min(done) >= 2
+    else:
+        assert done == (2, 0 if kind == "raise" else 2)
 
 
 @pytest.mark.parametrize("order", ["fixed", "arrival"])
@@ -197,7 +202,7 @@ def test_a_nan_from_an_actor_names_its_place(tmp_path):
 
 @pytest.mark.parametrize("name", ["impala-cartpole"])
 def test_arrival_order_trains_to_the_end_and_uses_no_fragment_twice(name, monkeypatch):
-    monkeypatch.setattr("rl_training.fleet.fleet.FIRST_DELAY", 0.3)
+    monkeypatch.setattr("rl_training.fleet.fleet.FIRST_DELAY", 5.0)  # longer than any iteration
     config = config_of(
         name, order="arrival", num_actors=3, batch_fragments=2, env_id="fleet_envs:fleet/Uneven-v0"
     )
@@ -222,21 +227,29 @@ def test_the_manifest_says_whether_the_run_resumes_exactly(order, exactly, tmp_p
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["resumes_exactly"] is exactly
 
 
-def test_arrival_order_waits_for_enough_actors():
-    config = config_of(order="arrival", min_actors=2)
+def test_arrival_order_waits_for_enough_actors(monkeypatch):
+    """The actor that is left plays on while the other is away, but nothing it plays is taken."""
+    monkeypatch.setattr("rl_training.fleet.fleet.FIRST_DELAY", 0.5)
+    config, alive, restarts = config_of(order="arrival", min_actors=2), [], []
 
     def kill(trainer, number):
+        fleet = trainer.fleet
+        if number == 0:
+            take = fleet.take
+
+            def taking():
+                fragment = take()
+                alive.append(sum(slot.up for slot in fleet.slots))
+                return fragment
+
+            fleet.take = taking
         if number == 4:
-            os.kill(trainer.fleet.processes[0], signal.SIGKILL)
+            os.kill(fleet.processes[0], signal.SIGKILL)
+        restarts.append(fleet.timing()["actor_restarts"])
 
-    seen = []
-
-    def look(trainer, number):
-        kill(trainer, number)
-        seen.append(trainer.fleet.timing()["actor_restarts"])
-
-    watched(config, look, iterations=30)
-    assert seen[-1] == 1
+    watched(config, kill, iterations=30)
+    assert restarts[4] == 0 and restarts[-1] == 1
+    assert len(alive) == 60 and set(alive) == {2}
 
 
 def test_old_fragments_are_dropped_in_arrival_order():
@@ -246,24 +259,32 @@ def test_old_fragments_are_dropped_in_arrival_order():
 
 
 def test_actors_die_with_their_learner_and_let_go_of_its_lock(tmp_path):
-    """Killed in the middle: no process is left, and the run can be resumed at once."""
+    """Killed in the middle: no process is left, and the run can be locked again."""
     config = config_of(total_timesteps=10**6, env_id="fleet_envs:fleet/Uneven-v0", log_interval=64)
     pids = tmp_path / "pids"
 
     def learner():
         from rl_training.fleet import local
 
-        launch = local.LocalFleet._launch
+        launch, take, taken = local.LocalFleet._launch, local.LocalFleet.take, []
 
         def launching(fleet, index):
             launch(fleet, index)
             with open(pids, "a") as file:
                 file.write(f"{fleet.processes[index]}\n")
 
-        local.LocalFleet._launch = launching
+        def taking(fleet):
+            taken.append(take(fleet))
+            if len(taken) == 20:  # both actors play, or are about to
+                os.kill(os.getpid(), signal.SIGKILL)
+            return taken[-1]
+
+        local.LocalFleet._launch, local.LocalFleet.take = launching, taking
         train(config, run_dir=tmp_path / "run")
 
-    assert in_child(learner, kill_after=2.0) is None
+    assert in_child(learner) is None
+    with RunDirectory.open(tmp_path / "run").lock():
+        pass
     deadline = time.monotonic() + 10
     processes = [int(line) for line in pids.read_text().split()]
     assert len(processes) == 2
