@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from runs import assert_same_run, in_child, small_config
 
 from rl_training import train
 from rl_training.errors import ActorError, NonFiniteError
-from rl_training.fleet.actor import Actor, Request
+from rl_training.fleet.actor import Actor, Fragment, Request
+from rl_training.fleet.fleet import Fleet, Ready
 from rl_training.fleet.local import shared_array
 from rl_training.fleet.weights import pack, unpack
 from rl_training.registry import trainer_class
@@ -185,6 +187,55 @@ def test_an_environment_that_raises_three_times_in_a_row_ends_the_run_with_its_t
     with pytest.raises(ActorError, match="the pole has broken") as caught:
         train(config, run_dir=tmp_path / "run")
     assert "in step" in str(caught.value) and "3 times in a row" in str(caught.value)
+
+
+class Scripted(Fleet):
+    """A fleet of one actor, which says what the test lets it say."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.says, self.ended = 0.0, [], 0
+        clock = SimpleNamespace(monotonic=lambda: self.now, perf_counter=lambda: self.now)
+        monkeypatch.setattr("rl_training.fleet.fleet.time", clock)
+        config = SimpleNamespace(num_actors=1, order="fixed", actor_timeout=300.0)
+        super().__init__(config, lambda: np.zeros(1, np.uint8), (None, None), None)
+        self.requests = [self._request(0, 0, None)]
+        self._ask(0)
+        self._tend(), self._tend()
+        assert self.slots[0].busy
+
+    def _launch(self, index):
+        self.says.append((index, Ready()))
+
+    def _submit(self, index, request, weights):
+        pass
+
+    def _poll(self, timeout):
+        said, self.says = self.says, []
+        return said
+
+    def _end(self, index):
+        self.ended += 1
+
+    def later(self, seconds):
+        self.now += seconds
+        self._tend()
+
+
+def test_the_absence_of_the_learner_is_not_held_against_its_actors(monkeypatch):
+    fleet = Scripted(monkeypatch)
+    fleet.later(400.0)  # an evaluation, say; the fragment is there but not yet fetched
+    fleet.says = [(0, Fragment(0, 0, 0, {}, (), [], [], {}))]
+    fleet.later(0.1)
+    assert (fleet.ended, fleet.restarts) == (0, 0) and fleet.take().number == 0
+
+
+@pytest.mark.parametrize("busy", [0.4, 2.0])
+def test_a_silent_actor_is_ended_however_seldom_the_learner_listens(busy, monkeypatch):
+    fleet = Scripted(monkeypatch)
+    while not fleet.ended:
+        assert fleet.now < 305
+        fleet.later(busy)
+    assert fleet.now > 300
 
 
 def test_an_actor_that_always_dies_ends_the_run(tmp_path):

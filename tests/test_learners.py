@@ -2,6 +2,7 @@
 
 import copy
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -11,7 +12,7 @@ from runs import assert_same_run, small_config
 
 from rl_training import resume, train
 from rl_training.errors import ConfigError, RunError
-from rl_training.fleet.learners import received, to_send
+from rl_training.fleet.learners import device_of, received, threads, threads_of_each, to_send
 from rl_training.networks.recurrent import Sequences
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls
@@ -35,9 +36,9 @@ def trainer_of(name, **changes):
     return trainer_class(config.algo)(config)
 
 
-def on_the_same_batches(name, iterations=3):
-    """Weights and metrics after some iterations with one and with two learners, on what the first of them gathered."""
-    one, two = trainer_of(name), trainer_of(name, num_learners=2)
+def on_the_same_batches(name, count, iterations=3, **changes):
+    """Weights and metrics after some iterations with one and with several learners, on what the one gathered."""
+    one, two = trainer_of(name, **changes), trainer_of(name, num_learners=count, **changes)
     gathered, collect = [], one.collect
 
     def collecting(now):
@@ -67,8 +68,11 @@ def iterated(trainer, iterations):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if "memory" in name else name for name in RUNS]
 )
-def test_two_learners_move_the_weights_as_one_does(name):
-    weights, alone, together = on_the_same_batches(name)
+def test_several_learners_move_the_weights_as_one_does(name):
+    three = name == "impala"  # of them, two meet apart from the first
+    weights, alone, together = on_the_same_batches(
+        name, 3 if three else 2, **dict(num_envs=3) if three else {}
+    )
     before = trainer_of(name)
     assert (weights[0] - before.optimizer.parameters).abs().max() > 1e-4  # something has moved
     torch.testing.assert_close(weights[0], weights[1], atol=1e-5, rtol=1e-4)
@@ -117,6 +121,20 @@ def lose_a_learner(config, folder, at):
         train(config, run_dir=folder)
     finally:
         IMPALATrainer.iterate = iterate
+
+
+def test_a_learner_that_does_not_start_ends_the_run_at_once(monkeypatch):
+    monkeypatch.setattr("rl_training.fleet.learners.sys.executable", shutil.which("false"))
+    trainer = trainer_of("impala", num_learners=2)
+    with pytest.raises(RunError, match="a learner was lost"):
+        trainer.iterate(Controls.of(trainer.config).at(0))
+    trainer.close()
+
+
+def test_learners_share_the_threads_and_each_has_a_gpu_of_its_own():
+    with threads(5):
+        assert [threads_of_each(count) for count in (1, 2, 8)] == [5, 2, 1]
+    assert [device_of("cpu", 1), device_of("cuda", 1), device_of("cuda:2", 1)] == ["cpu", "cuda:1", "cuda:3"]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ class Slot:
     busy: bool = False
     request: Request | None = None  # what it plays; none if nobody waits for that any more
     since: float = 0.0  # when it was asked
+    excused: bool = False  # it was overdue once because the learner had been away, and got as much time again
     at: tuple[int, int] | None = None  # the stream it is in and the number of the next fragment there
     start_at: float = 0.0  # not before this time
     losses: int = 0  # in a row, without a fragment in between
@@ -87,6 +88,7 @@ class Fleet(Stateful):
         self.slots = [Slot() for _ in range(config.num_actors)]
         self.restarts = self.redone = self.dropped = 0
         self.waited = 0.0  # seconds since they were last asked for
+        self.tended = time.monotonic()
 
     # What the learner does.
 
@@ -186,7 +188,7 @@ class Fleet(Stateful):
 
     def _give(self, index: int, stream: int) -> None:
         slot, request = self.slots[index], self.requests[stream]
-        slot.busy, slot.request, slot.since = True, request, time.monotonic()
+        slot.busy, slot.request, slot.since, slot.excused = True, request, time.monotonic(), False
         # Its own state an actor has, and to send it would cost as much as the fragment does.
         known = slot.at == (stream, request.number)
         self._submit(index, request._replace(state=None) if known else request, self.weights[request.version])
@@ -196,6 +198,7 @@ class Fleet(Stateful):
     def _tend(self) -> None:
         """Start actors that are due, hand out what nobody plays, listen, and end those that are overdue."""
         now = time.monotonic()
+        away = now - self.tended
         for index, slot in enumerate(self.slots):
             if not slot.up and not slot.starting and slot.start_at <= now:
                 slot.starting = True
@@ -206,9 +209,14 @@ class Fleet(Stateful):
                 self._give(index, self.unassigned.popleft())
         for index, outcome in self._poll(self._patience(now)):
             self._hear(index, outcome)
-        now = time.monotonic()
+        now = self.tended = time.monotonic()
         for index, slot in enumerate(self.slots):
             if slot.up and slot.busy and now - slot.since > self.config.actor_timeout:
+                if away > LONGEST_WAIT and not slot.excused:
+                    # Nobody listened during an evaluation, say: its answer may be on its way. But once only, or a
+                    # learner that is always busy would never replace it.
+                    slot.since, slot.excused = min(slot.since + away, now), True
+                    continue
                 self._end(index)
                 self._lose(index, f"no answer for {self.config.actor_timeout:g} seconds")
 

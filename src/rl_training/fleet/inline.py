@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,8 +39,12 @@ class InlineFleet(Fleet):
         with as_if_elsewhere():
             if request is None:
                 self.actors[index] = Actor(self.config, *self.spaces)
-                return [(index, Ready())]
-            return [(index, outcome_of(self.actors[index], request, weights, self.columns[request.stream]))]
+                outcome: Outcome = Ready()
+            else:
+                outcome = outcome_of(self.actors[index], request, weights, self.columns[request.stream])
+        for other, _, _ in self.asked:
+            self.slots[other].since = time.monotonic()  # it could not begin before this one had ended
+        return [(index, outcome)]
 
     def _end(self, index: int) -> None:
         self.actors.pop(index).close()

@@ -16,8 +16,8 @@ import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -60,16 +60,17 @@ class Learners:
                 self._start()
             for connection, share in zip(self.connections, shares[1:], strict=True):
                 connection.send((pack(trainer.agent), to_send(share), vars(now)))
-            loss, parts = trainer.loss(shares[0], now)
+            with threads(threads_of_each(self.count)):
+                loss, parts = trainer.loss(shares[0], now)
 
-            def backward() -> None:
-                loss.backward()
-                average(self.group, optimizer.gradient, self.count)
+                def backward() -> None:
+                    loss.backward()
+                    average(self.group, optimizer.gradient, self.count)
 
-            done = optimizer.step(loss, now.learning_rate, now.max_grad_norm, backward)
-            means = numbers(parts)
+                done = optimizer.step(loss, now.learning_rate, now.max_grad_norm, backward)
+            means = numbers(parts, trainer.agent.device)
             average(self.group, means, self.count)
-        except (OSError, dist.DistError) as error:
+        except (EOFError, OSError, dist.DistError) as error:
             raise RunError(f"a learner was lost; resume the run ({one_line(error)})") from error
         return dict(zip(parts, means.tolist(), strict=True)) | done
 
@@ -93,20 +94,26 @@ class Learners:
                 theirs.close()
                 self.connections.append(Connection(ours.detach()))
                 self.connections[-1].send(
-                    (os.getpid(), torch.get_num_threads(), config, store, rank, self.count)
+                    (os.getpid(), threads_of_each(self.count), config, store, rank, self.count)
                 )
+            for connection in self.connections:
+                connection.recv()  # it is there, or else it raises: in `join` a missing one is waited for
             self.group = join(self.trainer.agent.device, store, 0, self.count)
 
 
 def serve(descriptor: int) -> None:
     """The life of another learner, which begins with nothing but its end of a pair of sockets."""
     connection = Connection(descriptor)
-    first, threads, settings, store, rank, count = connection.recv()
+    first, own_threads, settings, store, rank, count = connection.recv()
     die_with(first)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(own_threads)
     warnings.simplefilter("ignore")  # the first learner has said it already
-    config = load_config(settings).model_copy(update={"num_learners": 1, "fleet": "inline"})
+    changes = {"num_learners": 1, "fleet": "inline", "device": device_of(settings["device"], rank)}
+    config = load_config(settings).model_copy(update=changes)
+    if config.device != "cpu":
+        torch.cuda.set_device(config.device)  # where a share that comes from `cuda` goes
     trainer: Any = trainer_class(config.algo)(config)
+    connection.send(None)
     group, gradient = join(trainer.agent.device, store, rank, count), trainer.optimizer.gradient
     while True:
         try:
@@ -118,30 +125,59 @@ def serve(descriptor: int) -> None:
         gradient.zero_()
         loss.backward()
         average(group, gradient, count)
-        average(group, numbers(parts), count)
+        average(group, numbers(parts, trainer.agent.device), count)
 
 
 def join(device: torch.device, store: str, rank: int, count: int) -> Any:
-    """The group of all learners: gloo, or NCCL with one GPU each."""
-    files = dist.FileStore(store, count)
-    if device.type == "cuda":
-        torch.cuda.set_device(rank)
-        return dist.ProcessGroupNCCL(files, rank, count, dist.ProcessGroupNCCL.Options())
+    """The group of all learners, once all have joined: gloo, or NCCL with one GPU each."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
-    return dist.ProcessGroupGloo(files, rank, count, PATIENCE)
+    with losses_named():
+        files = dist.FileStore(store, count)
+        if device.type == "cuda":
+            group: Any = dist.ProcessGroupNCCL(files, rank, count, dist.ProcessGroupNCCL.Options())
+        else:
+            group = dist.ProcessGroupGloo(files, rank, count, PATIENCE)
+    average(group, torch.zeros(1, device=device), count)  # others may read the store until they are here
+    return group
+
+
+@contextmanager
+def losses_named() -> Iterator[None]:
+    """What gloo raises where another side is gone has no class of its own: give it one."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise dist.DistError(str(error)) from error
+
+
+def device_of(first: str, rank: int) -> str:
+    """Where a learner works: the first one's GPU and those after it, or the CPU."""
+    return first if first == "cpu" else f"cuda:{(torch.device(first).index or 0) + rank}"
+
+
+def threads_of_each(count: int) -> int:
+    return max(1, torch.get_num_threads() // count)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def average(group: Any, tensor: Tensor, count: int) -> None:
     """The mean of all learners' tensors, in place."""
-    try:
+    with losses_named():
         group.allreduce(tensor).wait()
-    except RuntimeError as error:  # what gloo raises has no class of its own where the other side is gone
-        raise dist.DistError(str(error)) from error
     tensor.div_(count)
 
 
-def numbers(parts: dict[str, Any]) -> Tensor:
-    return torch.stack([torch.as_tensor(part).detach().double() for part in parts.values()])
+def numbers(parts: dict[str, Any], device: torch.device) -> Tensor:
+    return torch.stack([torch.as_tensor(part).detach().to(device, torch.double) for part in parts.values()])
 
 
 class Sent(NamedTuple):

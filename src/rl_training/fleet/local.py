@@ -73,12 +73,11 @@ class LocalFleet(Fleet):
             self.connections[index].send(request)
 
     def _poll(self, timeout: float) -> Sequence[tuple[int, Outcome]]:
-        if self.started:
-            started, self.started = self.started, []
-            return [(index, Ready()) for index in started]
-        heard = set(wait(list(self.connections.values()), timeout))
+        started, self.started = self.started, []
+        heard = set(wait(list(self.connections.values()), 0 if started else timeout))
         ready = [index for index, connection in self.connections.items() if connection in heard]
-        return [(index, self._hear_from(index)) for index in ready]
+        begun: list[tuple[int, Outcome]] = [(index, Ready()) for index in started]
+        return begun + [(index, self._hear_from(index)) for index in ready]
 
     def _hear_from(self, index: int) -> Outcome:
         try:

@@ -31,7 +31,8 @@ def unpack(packed: np.ndarray, agent: Any, parameters: torch.Tensor) -> None:
         )
         moments.count = float(values[-1])
         start += size
-    parameters.numpy()[...] = packed[start:].view(np.float32)
+    # A copy, since what came through Ray may only be read, and torch warns of that.
+    parameters.copy_(torch.from_numpy(packed[start:].view(np.float32).copy()))
 
 
 def _statistics(moments: RunningMoments) -> np.ndarray:
