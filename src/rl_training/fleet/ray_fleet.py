@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -64,15 +65,18 @@ class RayFleet(Fleet):
             if self.config.ray_address is None:
                 settings |= dict(address="local", include_dashboard=False, _node_ip_address="127.0.0.1")
                 settings |= dict(num_cpus=self.config.num_actors, object_store_memory=self.store)
+                asked = self.config.ray_resources.items()  # without them here, actors would wait for ever
+                settings["resources"] = {name: math.ceil(n * self.config.num_actors) for name, n in asked}
             else:
                 settings["address"] = self.config.ray_address
             try:
                 knock_at(self.config.ray_address)
                 self.ray.init(**settings)
             except (OSError, RuntimeError, ValueError) as error:
-                raise ConfigError(
-                    f"ray_address {self.config.ray_address!r}: no cluster answers there ({one_line(error)})"
-                ) from error
+                address, why = self.config.ray_address, one_line(error)
+                if address is None:
+                    raise ConfigError(f"Ray could not be started on this machine ({why})") from error
+                raise ConfigError(f"ray_address {address!r}: no cluster answers there ({why})") from error
         self.close = weakref.finalize(self, _close, self.ray, self.handles, ours)  # type: ignore[method-assign]
 
     def _launch(self, index: int) -> None:
