@@ -341,11 +341,12 @@ def test_a_task_is_solved_by_its_last_episodes() -> None:
     ("stage", "updates", "newly", "unsolved", "over"),
     [
         (0, 99, 8, 8, False),  # not before the least
-        (0, 100, 2, 8, True),  # ⌈8 / 4⌉ = 2 of them
-        (0, 100, 1, 8, False),
+        (0, 100, 2, 6, True),  # ⌈6 / 4⌉ = 2 of them
+        (0, 100, 1, 7, False),
+        (0, 100, 1, 2, True),
         (0, 300, 0, 8, True),  # the most have passed
-        (1, 1, 3, 8, True),  # ⌈8 / 3⌉ = 3, and no least any more
-        (1, 1, 2, 8, False),
+        (1, 1, 2, 6, True),  # ⌈6 / 3⌉ = 2, and no least any more
+        (1, 1, 1, 6, False),
         (3, 1, 1, 1, True),
         (4, 10**6, 8, 8, False),  # no adapter is left
     ],

@@ -83,7 +83,7 @@ def stage_is_over(
     """Whether the next adapter's turn has come, after so many updates of this stage.
 
     newly_solved ≥ ⌈unsolved / adapters left⌉, or most_updates have passed, and in stage 0 not before least_updates.
-    `unsolved` counts the tasks that were unsolved when the stage began.
+    `unsolved` counts the tasks that are unsolved now, as the authors' code does.
     """
     left = stages - 1 - stage
     if left == 0 or (stage == 0 and updates < least_updates):

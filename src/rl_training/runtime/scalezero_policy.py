@@ -118,7 +118,10 @@ class ScaleZeroPolicy(Stateful):
 
         invalid = np.concatenate([self._invalid(*each) for each in zip(tasks, obs, rows.counts, strict=True)])
         shape = root.prior_logits.shape
-        gumbel = np.random.gumbel(size=shape) if noise is None else np.concatenate(noise)
+        if noise is None:  # nothing is drawn where nothing is random
+            gumbel = np.random.gumbel(size=shape) if temperature else np.zeros(shape)
+        else:
+            gumbel = np.concatenate(noise)
         if root_exploration_fraction:
             favour = torch.from_numpy(self._dirichlet(invalid)).to(root.prior_logits)
             forbidden = torch.from_numpy(invalid).to(self.device)

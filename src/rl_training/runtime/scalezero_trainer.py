@@ -47,6 +47,7 @@ class ScaleZeroConfig(OffPolicyConfig):
         "td_steps",
         "context_steps",
         "stages",
+        "lora_alpha",
         "heads",
         "solved_episodes",
     )
@@ -134,6 +135,8 @@ class ScaleZeroConfig(OffPolicyConfig):
                 raise ValueError(f"solved_returns: that of {name} must be a number, or none for never")
         if self.latent_size % self.heads:
             raise ValueError(f"heads must divide latent_size {self.latent_size}, and {self.heads} does not")
+        if self.stage_min_updates > self.stage_max_updates:
+            raise ValueError(f"stage_min_updates must be at most stage_max_updates {self.stage_max_updates}")
         if self.context_steps >= self.unroll_steps:
             raise ValueError(
                 f"context_steps must be below unroll_steps {self.unroll_steps}: searches need room"
@@ -184,7 +187,6 @@ class ScaleZeroTrainer(Trainer):
         self.steps = 0  # of the run's budget, those that solved tasks leave out included
         self.updates_owed = 0.0
         self.stage = self.stage_updates = self.newly_solved = 0
-        self.unsolved = len(tasks)  # when the stage began
 
     @classmethod
     def make_agent(
@@ -348,6 +350,8 @@ class ScaleZeroTrainer(Trainer):
     def settle(self) -> None:
         """Let solved tasks rest, and begin the next stage when its turn has come."""
         config = self.config
+        if len(self.active()) > 1 and self.stage == 0 and self.stage_updates < config.stage_min_updates:
+            return  # what one task rests on would go on learning from the others
         for task in self.active():
             if is_solved(task.returns, task.target, config.solved_episodes):
                 task.solved = True
@@ -358,12 +362,11 @@ class ScaleZeroTrainer(Trainer):
             config.stages,
             updates=self.stage_updates,
             newly_solved=self.newly_solved,
-            unsolved=self.unsolved,
+            unsolved=len(left),
             least_updates=config.stage_min_updates,
             most_updates=config.stage_max_updates,
         ):
             self.stage, self.stage_updates, self.newly_solved = self.stage + 1, 0, 0
-            self.unsolved = len(left)
             for network in (self.agent.network, self.target):
                 network.transformer.begin(self.stage)
             for task in left:  # the others go on acting with the stage that solved them
