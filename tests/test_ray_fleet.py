@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,7 +36,7 @@ def cluster():
         "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
-        "RAY_raylet_start_wait_time_s": "120",
+        "RAY_raylet_start_wait_time_s": "60",
         "RAY_gcs_rpc_server_connect_timeout_s": "60",
     }  # the path, since actors must find the environments of the tests
     with pytest.MonkeyPatch.context() as patch:
@@ -54,7 +55,11 @@ def cluster():
 
 def add_node(cluster):
     # As little memory for objects as Ray allows.
-    return cluster.add_node(num_cpus=2, resources={"slot": 2.0}, object_store_memory=80 << 20)
+    settings = dict(num_cpus=2, resources={"slot": 2.0}, object_store_memory=80 << 20)
+    for _ in range(2):
+        with suppress(Exception):  # on a busy machine a node of Ray's gives up after 20 seconds, for good
+            return cluster.add_node(**settings)
+    return cluster.add_node(**settings)
 
 
 def tend(fleet, until):
