@@ -57,17 +57,15 @@ PROBES: dict[str, tuple[int, dict[str, Any]]] = {
     "DictAndPicture": (1600, {}),
     "DiscreteEnding": (1600, {}),
     "DiscreteCutOff": (1600, {}),
-    # The cue is five steps before the action that must name it; an episode's seven rows are in most sequences.
+    # The cue is twenty steps before the action that must name it; a sequence holds an episode and a part of another.
     "Recall": (
-        5000,
+        10_000,
         dict(
-            env_kwargs={"length": 6},
-            batch_size=16,
-            batch_length=12,
+            batch_length=32,
             train_ratio=64,
             imagination_horizon=3,
             learning_rate=2e-3,
-            reward_scale=3.0,
+            reward_scale=10.0,
         ),
     ),
 }
@@ -109,7 +107,7 @@ def test_the_best_actions_of_other_spaces_are_found(name: str, least: float) -> 
 
 
 @pytest.mark.slow
-def test_what_was_seen_five_steps_ago_is_remembered() -> None:
+def test_what_was_seen_twenty_steps_ago_is_remembered() -> None:
     assert score(trained("Recall")) >= 0.95
 
 
