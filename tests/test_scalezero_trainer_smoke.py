@@ -156,6 +156,53 @@ def test_the_loss_is_the_weighed_sum_of_its_parts() -> None:
     assert trainer.weighed(parts, now).item() == 7532.0
 
 
+def filled(**changes: Any) -> tuple[ScaleZeroTrainer, Any]:
+    """A trainer with some episodes in its replays and no update yet, and the knobs as they stand."""
+    config = ScaleZeroConfig(**TINY | dict(learning_starts=10**6, total_timesteps=10**6) | changes)
+    trainer = iterated(ScaleZeroTrainer, config, 400)
+    return trainer, Controls.of(config).at(400).after(0)
+
+
+def test_the_copy_follows_by_tau_also_what_does_not_learn() -> None:
+    trainer, now = filled()
+    trainer.update(now)  # heads begin at zero, and let nothing through to the transformer
+    before = {name: weights.clone() for name, weights in trainer.target_weights.items()}
+    now.__dict__ |= dict(tau=0.25)
+    trainer.update(now)
+    for name, weights in trainer.target_weights.items():
+        learned = trainer.optimizer.groups[name].parameters
+        torch.testing.assert_close(weights, before[name] + 0.25 * (learned - before[name]))
+    assert not torch.equal(trainer.target_weights["stage 0"], before["stage 0"])
+
+
+def test_value_targets_bootstrap_from_the_copy_of_their_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, now = filled(batch_size=64)
+    batches = [trainer.draw(task, now) for task in trainer.tasks]
+    assert all((batch["discount"] != 0).any() for batch in batches)
+    assert (batches[0]["discount"] == 0).any(), "a pole falls, and nothing is earned after it"
+    told = {0: 10.0, 1: 20.0}
+
+    def values(rows: Any, latents: torch.Tensor, stage: int) -> torch.Tensor:
+        return torch.cat(
+            [torch.full((n,), told[task]) for task, n in zip(rows.tasks, rows.counts, strict=True)]
+        )
+
+    monkeypatch.setattr(trainer.target, "values", values)
+    targets = trainer.value_targets(trainer.tasks, batches)
+    for task, target, batch in zip(trainer.tasks, targets, batches, strict=True):
+        torch.testing.assert_close(target, batch["returns"] + batch["discount"] * told[task.number])
+
+
+def test_no_task_is_solved_before_the_first_stage_may_end() -> None:
+    """What it rests on would go on learning from the other."""
+    returns = {"CartPole-v1": 1.0, "Acrobot-v1": None}
+    trainer, _ = filled(solved_returns=returns, solved_episodes=1, stage_min_updates=5)
+    assert not trainer.tasks[0].solved
+    trainer.stage_updates = 5
+    trainer.settle()
+    assert trainer.tasks[0].solved and not trainer.tasks[1].solved and trainer.stage == 1
+
+
 def leaves(trainer: ScaleZeroTrainer, group: str) -> torch.Tensor:
     return trainer.optimizer.groups[group].parameters.clone()
 
