@@ -72,7 +72,7 @@ class WandB:
             name=run.path.name,
             id=identity,
             resume="allow",
-            dir=str(run.path),
+            dir=str(run.path.resolve()),  # its service writes, from the directory in which it was started
             config=config.model_dump(mode="json"),
             settings=wandb.Settings(silent=True, console="off"),
         )
