@@ -296,6 +296,7 @@ RUNS: dict[str, dict[str, Any]] = {
         stages=3,
         rank=2,
         stage_min_updates=6,
+        noise_persistence=0.5,  # what lasts is a part of the state
         stage_max_updates=8,
         normalize_observations=True,
         latent_coef_schedule={"type": "linear", "start": 10.0, "end": 1.0},
