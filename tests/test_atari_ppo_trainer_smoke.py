@@ -10,7 +10,7 @@ pytest.importorskip("ale_py")
 from runs import assert_same_run, go_on, go_on_until, in_child
 
 from rl_training import evaluate_checkpoint, load_config
-from rl_training.envs.atari import AtariSettings, make_atari_lanes
+from rl_training.envs.atari import AtariLanes, AtariSettings, make_atari_lanes
 from rl_training.envs.environments import Environments
 from rl_training.errors import ConfigError
 from rl_training.runtime.controls import resolve_clip_coefficient
@@ -100,11 +100,17 @@ def test_learning_sees_clipped_rewards_and_the_score_is_the_games_own():
     assert score >= 10 * learned > 0
 
 
-def test_saved_games_come_back_exactly():
+@pytest.mark.parametrize("steps_per_seed", [0, 200, 2000])
+def test_saved_games_come_back_exactly(steps_per_seed, monkeypatch):
+    monkeypatch.setattr(AtariLanes, "steps_per_seed", steps_per_seed)
     envs = games("ALE/Breakout-v5", sticky_actions=0.25)
-    rng = np.random.default_rng(1)
-    for _ in range(250):
+    rng, seeded = np.random.default_rng(1), envs.seeds.copy()
+    for _ in range(450):
         envs.step(rng.integers(4, size=2))
+    assert (envs.episode >= 1).all()
+    crossed = [len(envs._actions(lane)) > envs.lengths[lane] for lane in range(2)]
+    assert any(crossed) == (steps_per_seed > 0)  # the log holds the ends of games
+    assert (envs.seeds == seeded).all() == (steps_per_seed > 450)
     other = games("ALE/Breakout-v5", sticky_actions=0.25)
     other.load_state_dict(envs.state_dict())
     for _ in range(100):

@@ -100,7 +100,13 @@ def make_atari_lanes(
 
 
 class AtariLanes(VectorLanes):
-    """ALE's vector environment: its resets take one seed per lane being reset, and it reports lives."""
+    """ALE's vector environment: its resets take one seed per lane being reset, and it reports lives.
+
+    A seed makes the emulator load its game again, which takes as long as some 200 steps. Hence `steps_per_seed`: the
+    price is that a lane to be restored plays up to so many steps more.
+    """
+
+    steps_per_seed = 2000
 
     def __init__(self, envs: Any, reward_clipping: bool, terminal_on_life_loss: bool) -> None:
         super().__init__(envs)
@@ -109,11 +115,12 @@ class AtariLanes(VectorLanes):
         self.has_time_limit = True
         self.lives = np.zeros(self.count, np.int32)
 
-    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
+    def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:
         mask = np.zeros(self.count, np.bool_)
         mask[list(lanes)] = True
         seed_of = dict(zip(lanes, seeds, strict=True))
-        ordered = np.array([seed_of[lane] for lane in sorted(seed_of)])
+        # For ALE, a negative seed is none.
+        ordered = np.array([-1 if seed_of[lane] is None else seed_of[lane] for lane in sorted(seed_of)])
         obs, info = self.envs.reset(seed=ordered, options={"reset_mask": mask})  # type: ignore[arg-type]
         self.lives = info["lives"].copy()
         return tree_map(lambda column: column[list(lanes)], obs)

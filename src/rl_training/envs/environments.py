@@ -1,8 +1,8 @@
 """Environments that can be saved, whatever they are made of.
 
-Every episode begins with a seed of its own, fold(seed, stream, lane, episode), so where an environment
-stands is the number of its episode and the actions taken in it. Restoring plays those actions again and
-compares the observation: exact for every deterministic environment, with no snapshot asked of it.
+Episodes begin with a seed of their own, fold(seed, stream, lane, episode), so where an environment stands is that
+seed and the actions taken since. Restoring plays those actions again and compares the observation: exact for every
+deterministic environment, with no snapshot asked of it. Where seeding is dear, only some episodes have a seed.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Environments(Stateful):
         self.seed, self.stream = seed, stream
         count = lanes.count
         self.episode = np.zeros(count, np.int64)
-        # With which each open episode began: a run that was forked to another seed ends those it took over.
+        # With which each lane was last seeded: a run that was forked to another seed ends the episodes it took over.
         self.seeds = np.array([self._seed(lane, 0) for lane in range(count)])
         self.returns = np.zeros(count, np.float64)
         self.lengths = np.zeros(count, np.int64)
         self.finished: list[tuple[int, float, int]] = []  # (lane, return, length) not yet taken
-        # The actions of all open episodes: rows [B, ...] since the oldest began, and each lane's first row.
+        # The actions since each lane's seed: rows [B, ...] since the oldest of them, and each lane's first row.
         self.history = ActionLog()
         self.started = np.zeros(count, np.int64)
         self.obs: Observation = lanes.reset(range(count), self.seeds.tolist())
@@ -111,15 +111,20 @@ class Environments(Stateful):
             self.episode[lane] += 1
             self.returns[lane] = 0.0
             self.lengths[lane] = 0
+        again = [
+            lane for lane in lanes if len(self.history) - self.started[lane] >= self.lanes.steps_per_seed
+        ]
+        for lane in again:
             self.seeds[lane] = self._seed(lane, int(self.episode[lane]))
             self.started[lane] = len(self.history)
         oldest = int(self.started.min())
-        # Forget rows that no open episode needs, but rarely: it moves all that is left.
+        # Forget rows that no lane needs any more, but rarely: it moves all that is left.
         if oldest > len(self.history) // 2:
             self.history.forget(oldest)
             self.started -= oldest
         self.obs = tree_map(np.copy, self.obs)
-        put_rows(self.obs, self.lanes.reset(lanes, self.seeds[lanes].tolist()), lanes)
+        seeds = [int(self.seeds[lane]) if lane in again else None for lane in lanes]
+        put_rows(self.obs, self.lanes.reset(lanes, seeds), lanes)
 
     def _seed(self, lane: int, episode: int) -> int:
         # Some emulators take 31-bit seeds only.

@@ -45,15 +45,23 @@ class Lanes(Protocol):
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
     has_time_limit: bool
+    # Where seeding is dear: within so many steps of its seed a lane's next episodes are begun without one.
+    steps_per_seed: int
 
-    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
-        """Begin an episode in each of `lanes`; its first observations [len(lanes), ...]."""
+    def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:
+        """Begin an episode in each of `lanes`; its first observations [len(lanes), ...].
+
+        Without a seed, which only lanes with `steps_per_seed` are asked for, the chance of the episode before goes on.
+        """
 
     def step(self, actions: np.ndarray) -> Stepped:
         """One action [B, ...] in every lane."""
 
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
-        """Every lane's episode from its seed through its actions [length, ...]; the observations it ends on."""
+        """Every lane from its seed through its actions [length, ...]; the observations it ends on.
+
+        Where an episode ends under way, the next one begins without a seed.
+        """
 
     def close(self) -> None: ...
 
@@ -64,6 +72,8 @@ class LocalLanes:
     Gymnasium's outer wrappers cost as much as a step of CartPole. Those that only count steps or check the
     order of calls are taken off, and the time limit is kept here.
     """
+
+    steps_per_seed = 0
 
     def __init__(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
         self.observation_space = envs[0].observation_space
@@ -76,7 +86,7 @@ class LocalLanes:
         self.clock = 0  # steps so far
         self.due = [math.inf] * self.count  # the clock at which each lane's time is up
 
-    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
+    def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:
         rows = []
         for lane, seed in zip(lanes, seeds, strict=True):
             rows.append(self.envs[lane].reset(seed=seed)[0])
@@ -134,6 +144,8 @@ def _has_time_limit(spec: EnvSpec | None) -> bool:
 class VectorLanes:
     """A Gymnasium vector environment in any autoreset mode, if it takes masked resets with a seed per lane."""
 
+    steps_per_seed = 0
+
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], spec: EnvSpec | None = None) -> None:
         self.envs = envs
         self.count = envs.num_envs
@@ -143,7 +155,7 @@ class VectorLanes:
         spec = spec or envs.spec or getattr(getattr(envs, "envs", [None])[0], "spec", None)
         self.has_time_limit = _has_time_limit(spec)
 
-    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
+    def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:
         mask = np.zeros(self.count, np.bool_)
         mask[list(lanes)] = True
         seed_of: list[int | None] = [None] * self.count
@@ -162,7 +174,7 @@ class VectorLanes:
         return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated)
 
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
-        """All lanes step together, so each is reset when as many steps remain as its episode has.
+        """All lanes step together, so each is reset when as many steps remain as it has actions.
 
         Until then it plays an episode that nobody looks at, with the actions of the longest one.
         """
@@ -180,9 +192,10 @@ class VectorLanes:
             rows = [actions[lane][i] if i >= 0 else filler[t] for lane, i in enumerate(ahead)]
             stepped = self.step(np.stack(rows))
             obs = stepped.obs
-            over = [lane for lane in np.flatnonzero(stepped.over).tolist() if ahead[lane] < 0]
+            over = np.flatnonzero(stepped.over).tolist()
             if over:
-                self.reset(over, [seeds[lane] for lane in over])
+                obs = tree_map(np.copy, obs)
+                put_rows(obs, self.reset(over, [None if ahead[lane] >= 0 else seeds[lane] for lane in over]), over)
         return obs
 
     def close(self) -> None:

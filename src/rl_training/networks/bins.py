@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl_training.algorithms.dreamer import decode, two_hot, two_hot_loss
 from rl_training.networks.acting import FAST
-from rl_training.networks.fused import fits
+from rl_training.networks.compiled import fits
 from rl_training.networks.supports import exponentials
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.algorithms.masking import MASK
+from rl_training.networks.convolutions import Convolution, convolve
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -127,8 +129,9 @@ class ImageInputs(Inputs):
         first = self.convolutions[0]
         assert isinstance(first, nn.Conv2d)
         # The scale goes into the first weights: they are fewer than the pixels.
-        picture = F.conv2d(picture, first.weight * (1 / 255), first.bias, first.stride, first.padding)
-        picture = self.convolutions[1:](picture)
+        picture = convolve(first, picture, first.weight * (1 / 255))
+        for layer in islice(self.convolutions, 1, None):
+            picture = layer(picture)
         # Flat in the order of memory, which costs no copy.
         return self.dense(picture.permute(0, 2, 3, 1).flatten(1))
 
@@ -153,7 +156,7 @@ class NatureCNN(ImageInputs):
         kernels, strides = ((8, 4, 3), (4, 2, 1)) if side >= 36 else ((3, 3, 3), (2, 1, 1))
         layers: list[nn.Module] = []
         for filters, kernel, stride in zip((32, 64, 64), kernels, strides, strict=True):
-            layers += [orthogonal(nn.Conv2d(channels, filters, kernel, stride)), nn.ReLU(inplace=True)]
+            layers += [orthogonal(Convolution(channels, filters, kernel, stride)), nn.ReLU(inplace=True)]
             channels = filters
         return layers
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.dreamer import UNIMIX, draw_one_hot, straight_through, unimix
 from rl_training.networks.acting import FAST, fast_tanh
+from rl_training.networks.compiled import fits
 from rl_training.networks.supports import exponentials
 
 EPSILON = 1e-4  # of RMSNorm
@@ -54,10 +55,6 @@ def draw_latent(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         probs = unimix(logits)
         return straight_through(draw_one_hot(probs.detach(), noise), probs), probs
     return _DrawLatent.apply(logits, noise) if torch.is_grad_enabled() else _draw_latent(logits, noise)
-
-
-def fits(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 
 def _rows(x: Tensor, size: int) -> np.ndarray:

@@ -120,9 +120,10 @@ class Filmed:
         self.atari = is_atari(config.env_id)
         self.count, self.has_time_limit = lanes.count, lanes.has_time_limit
         self.observation_space, self.action_space = lanes.observation_space, lanes.action_space
+        self.steps_per_seed = lanes.steps_per_seed
         self.first: Any = None
 
-    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Observation:
+    def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:
         obs = self.lanes.reset(lanes, seeds)
         self.first = self._picture(obs)
         return obs
