@@ -16,6 +16,7 @@ SHAPES = {  # pictures, channels, height, width, filters, kernel, stride
     "second of Atari": (3, 32, 20, 20, 64, 4, 2),
     "third of Atari": (3, 64, 9, 9, 64, 3, 1),
     "few channels, more wide than high": (2, 3, 17, 23, 16, 3, 2),
+    "one channel": (2, 1, 9, 9, 16, 3, 1),
     "one row": (2, 16, 2, 40, 32, 2, 1),
     "one place": (4, 16, 3, 3, 16, 3, 1),
     "a rim that no filter sees": (2, 16, 10, 12, 16, 3, 4),
@@ -47,9 +48,30 @@ def test_gradients_are_torchs(shape):
     assert torch.equal(out, expected)
     slope = torch.randn_like(out)
     everything = (picture, layer.weight, layer.bias)
-    ours, torchs = torch.autograd.grad(out, everything, slope), torch.autograd.grad(expected, everything, slope)
+    ours, torchs = (
+        torch.autograd.grad(out, everything, slope),
+        torch.autograd.grad(expected, everything, slope),
+    )
     for mine, theirs in zip(ours, torchs, strict=True):
         assert mine.shape == theirs.shape
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("count", [1, 32, 70])
+def test_bytes_are_numbers(count):
+    torch.manual_seed(0)
+    layer = Convolution(4, 16, 3, 2)
+    picture = torch.randint(0, 256, (count, 4, 9, 12), dtype=torch.uint8).to(
+        memory_format=torch.channels_last
+    )
+    out, expected = layer(picture), F.conv2d(picture.float(), layer.weight, layer.bias, 2)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(out, expected)
+    slope = torch.randn_like(out)
+    wanted = (layer.weight, layer.bias)
+    for mine, theirs in zip(
+        torch.autograd.grad(out, wanted, slope), torch.autograd.grad(expected, wanted, slope), strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
 
 
@@ -92,7 +114,10 @@ def test_torch_does_what_the_kernels_cannot(why):
     layer, picture = Convolution(4, filters, 3, padding=padding), pictures(2, 4, 8, 8)
     if why == "threads":
         torch.set_num_threads(2)
-    with torch.autocast("cpu", torch.bfloat16, enabled=why == "bf16"), torch.set_grad_enabled(why != "no gradient"):
+    with (
+        torch.autocast("cpu", torch.bfloat16, enabled=why == "bf16"),
+        torch.set_grad_enabled(why != "no gradient"),
+    ):
         out = layer(picture)
         expected = F.conv2d(picture, layer.weight, layer.bias, padding=padding)
     assert torch.equal(out, expected)

@@ -195,7 +195,9 @@ class VectorLanes:
             over = np.flatnonzero(stepped.over).tolist()
             if over:
                 obs = tree_map(np.copy, obs)
-                put_rows(obs, self.reset(over, [None if ahead[lane] >= 0 else seeds[lane] for lane in over]), over)
+                put_rows(
+                    obs, self.reset(over, [None if ahead[lane] >= 0 else seeds[lane] for lane in over]), over
+                )
         return obs
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from rl_training.networks.compiled import fits
 from rl_training.networks.tiles import COLUMNS, add_products, strips
 
 FLOAT = 4  # bytes
+TOGETHER = 32  # pictures
 DEPTH = 16  # filters in one go: a loop of constant length is unrolled
 
 
@@ -39,10 +40,10 @@ class Convolution(nn.Conv2d):
 
 
 def convolve(layer: nn.Conv2d, picture: Tensor, weight: Tensor) -> Tensor:
-    """What `layer` makes of pictures whose channels come last in memory, if its weights were these."""
+    """What `layer` makes of pictures, bytes or numbers, channels last in memory, if its weights were these."""
     fast = (
         torch.is_grad_enabled()
-        and fits(picture)
+        and fits(weight)
         and not torch.is_autocast_enabled("cpu")
         and torch.get_num_threads() == 1
         and layer.padding == (0, 0)
@@ -50,7 +51,11 @@ def convolve(layer: nn.Conv2d, picture: Tensor, weight: Tensor) -> Tensor:
     )
     if fast:
         return _Convolution.apply(picture, weight, layer.bias, layer.stride)
-    return F.conv2d(picture, weight, layer.bias, layer.stride, layer.padding)
+    return F.conv2d(_numbers(picture), weight, layer.bias, layer.stride, layer.padding)
+
+
+def _numbers(picture: Tensor) -> Tensor:
+    return picture.to(torch.float32, memory_format=torch.channels_last)
 
 
 class _Convolution(torch.autograd.Function):
@@ -58,7 +63,14 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, picture: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, int]) -> Tensor:
         ctx.save_for_backward(picture, weight)
         ctx.stride = stride
-        return F.conv2d(picture, weight, bias, stride)
+        if picture.dtype != torch.uint8:
+            return F.conv2d(picture, weight, bias, stride)
+        # So few pictures at a time that they stay in the cache from their bytes to their features.
+        shape = F.conv2d(picture[:1].float(), weight, bias, stride).shape[1:]
+        out = torch.empty((len(picture), *shape), memory_format=torch.channels_last)
+        for some, features in zip(picture.split(TOGETHER), out.split(TOGETHER), strict=True):
+            features.copy_(F.conv2d(_numbers(some), weight, bias, stride))
+        return out
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
@@ -108,8 +120,14 @@ def _kernels(
     """The gradients to the pictures and to the weights for these sizes, which the compiler must know."""
     rows, columns = (height - tall) // down + 1, (width - wide) // across + 1
     run = wide * channels  # what a filter sees of a picture's row
-    line, seen = FLOAT * width * channels, FLOAT * columns * filters  # bytes of a row of the pictures and the slopes
-    pixel, step, point = FLOAT * channels, FLOAT * across * channels, FLOAT * filters
+    # Strides in bytes: to the next row and column of pictures and of slopes, and as far as a filter is moved.
+    line, pixel, seen, point = (
+        FLOAT * width * channels,
+        FLOAT * channels,
+        FLOAT * columns * filters,
+        FLOAT * filters,
+    )
+    step, fall = across * pixel, down * line
     parts, higher, part = strips(columns)
     pieces, longer, piece = strips(run)
     taller, longest = part + 1, piece + 1
@@ -117,26 +135,23 @@ def _kernels(
     @numba.njit(cache=True, nogil=True)
     def to_pictures(slopes, weights, out):  # type: ignore[no-untyped-def]
         """Slopes [N, H', W', P] and weights [K, K, P, C] → out [N, H, W, C]."""
+        base, at, source = np.intp(out.ctypes.data), np.intp(weights.ctypes.data), np.intp(slopes.ctypes.data)
         for n in range(len(slopes)):
             out[n] = 0
             for i in range(tall):
                 for j in range(wide):
                     for c in range(0, channels, COLUMNS):
-                        factor = weights.ctypes.data + (i * wide + j) * filters * pixel + FLOAT * c
+                        factor = at + (i * wide + j) * filters * pixel + FLOAT * c
                         for y in range(rows):
-                            place = out.ctypes.data + (n * height + y * down + i) * line + j * pixel + FLOAT * c
-                            given = slopes.ctypes.data + (n * rows + y) * seen
+                            place = base + (n * height + i) * line + y * fall + j * pixel + FLOAT * c
+                            given = source + (n * rows + y) * seen
                             for k in range(parts):
+                                left = (given, point, FLOAT, FLOAT * DEPTH)
+                                right = (factor, pixel, pixel * DEPTH)
                                 if k < higher:
-                                    add_products(
-                                        taller, DEPTH, filters // DEPTH, place, step, given, point, FLOAT,
-                                        FLOAT * DEPTH, factor, pixel, pixel * DEPTH,
-                                    )  # fmt: skip
+                                    add_products(taller, DEPTH, filters // DEPTH, (place, step), left, right)
                                 else:
-                                    add_products(
-                                        part, DEPTH, filters // DEPTH, place, step, given, point, FLOAT,
-                                        FLOAT * DEPTH, factor, pixel, pixel * DEPTH,
-                                    )  # fmt: skip
+                                    add_products(part, DEPTH, filters // DEPTH, (place, step), left, right)
                                 done = taller if k < higher else part
                                 place += done * step
                                 given += done * point
@@ -146,23 +161,26 @@ def _kernels(
         """Pictures [N, H, W, C] and slopes [N, H', W', P] → weights [K, K, C, P] and bias [P]."""
         weights = np.zeros((tall, wide, channels, filters), np.float32)
         bias = np.zeros(filters, np.float32)
+        plain, numbers = pictures.reshape(len(pictures), -1), np.empty(height * width * channels, np.float32)
+        base, source = np.intp(weights.ctypes.data), np.intp(slopes.ctypes.data)
         for n in range(len(pictures)):
+            start = np.intp(pictures.ctypes.data) + n * height * line
+            if pictures.itemsize < FLOAT:  # bytes
+                for q in range(len(numbers)):
+                    numbers[q] = plain[n, q]
+                start = np.intp(numbers.ctypes.data)
             for p in range(0, filters, COLUMNS):
-                factor = slopes.ctypes.data + n * rows * seen + FLOAT * p
+                factor = source + n * rows * seen + FLOAT * p
                 for i in range(tall):
-                    place = weights.ctypes.data + i * run * point + FLOAT * p
-                    given = pictures.ctypes.data + (n * height + i) * line
+                    place = base + i * run * point + FLOAT * p
+                    given = start + i * line
                     for k in range(pieces):
+                        left = (given, FLOAT, step, fall)
+                        right = (factor, point, seen)
                         if k < longer:
-                            add_products(
-                                longest, columns, rows, place, point, given, FLOAT, step, down * line,
-                                factor, point, seen,
-                            )  # fmt: skip
+                            add_products(longest, columns, rows, (place, point), left, right)
                         else:
-                            add_products(
-                                piece, columns, rows, place, point, given, FLOAT, step, down * line,
-                                factor, point, seen,
-                            )  # fmt: skip
+                            add_products(piece, columns, rows, (place, point), left, right)
                         done = longest if k < longer else piece
                         place += done * point
                         given += done * FLOAT

@@ -125,7 +125,7 @@ class ImageInputs(Inputs):
 
     def forward(self, obs: Tensor) -> Tensor:
         # In memory the channels go last: a quarter off the time of the convolutions on a CPU.
-        picture = laid_out(self._picture(obs)).to(torch.float32, memory_format=torch.channels_last)
+        picture = laid_out(self._picture(obs))
         first = self.convolutions[0]
         assert isinstance(first, nn.Conv2d)
         # The scale goes into the first weights: they are fewer than the pixels.

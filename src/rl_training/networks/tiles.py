@@ -31,38 +31,12 @@ def strips(rows: int) -> tuple[int, int, int]:
 
 
 @intrinsic(prefer_literal=True)
-def add_products(  # type: ignore[no-untyped-def]
-    typing, rows, depth, repeats, out, out_row, left, left_row, left_depth, left_repeat, right, right_depth, right_repeat
-):
-    """out[m, :] += Σ_r Σ_k left[m, r, k] · right[r, k, :] in single precision, for 16 columns.
-
-    `out`, `left` and `right` are addresses, and all else but the three counts are strides in bytes. m < `rows` and
-    k < `depth` must be constants, r < `repeats` need not.
-    """
-    arguments = (
-        rows,
-        depth,
-        repeats,
-        out,
-        out_row,
-        left,
-        left_row,
-        left_depth,
-        left_repeat,
-        right,
-        right_depth,
-        right_repeat,
-    )
+def _add_products(typing: Any, rows: Any, depth: Any, repeats: Any, out: Any, left: Any, right: Any) -> Any:
     height, length = rows.literal_value, depth.literal_value
 
     def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        numbers = [
-            context.cast(build, value, kind, types.intp)
-            for value, kind in zip(values, signature.args, strict=True)
-        ]
-        _, _, times, out, out_row, left, left_row, left_depth, left_repeat, right, right_depth, right_repeat = (
-            numbers
-        )
+        _, _, times, *factors = values
+        out, left, right = (cgutils.unpack_tuple(build, factor) for factor in factors)
         fma = cgutils.get_or_insert_function(
             build.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fma.v{LANES}f32"
         )
@@ -81,20 +55,30 @@ def add_products(  # type: ignore[no-untyped-def]
             first = build.insert_element(ir.Constant(VECTOR, ir.Undefined), number, INT32(0))
             return build.shuffle_vector(first, first, ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES))
 
-        cells = [cell for m in range(height) for cell in vectors(after(out, out_row, m))]
+        cells = [cell for m in range(height) for cell in vectors(after(out[0], out[1], m))]
         # LLVM turns these places, whose addresses are never taken, into registers.
         sums = [cgutils.alloca_once_value(build, build.load(cell, align=4)) for cell in cells]
         with cgutils.for_range(build, times) as loop:
-            left_here = build.add(left, build.mul(loop.index, left_repeat))
-            right_here = build.add(right, build.mul(loop.index, right_repeat))
+            left_here = build.add(left[0], build.mul(loop.index, left[3]))
+            right_here = build.add(right[0], build.mul(loop.index, right[2]))
             for k in range(length):
-                factors = [build.load(part, align=4) for part in vectors(after(right_here, right_depth, k))]
+                columns = [build.load(part, align=4) for part in vectors(after(right_here, right[1], k))]
                 for m in range(height):
-                    number = everywhere(after(after(left_here, left_depth, k), left_row, m))
-                    for factor, place in zip(factors, sums[2 * m : 2 * m + 2], strict=True):
-                        build.store(build.call(fma, [number, factor, build.load(place)]), place)
+                    number = everywhere(after(after(left_here, left[1], m), left[2], k))
+                    for column, place in zip(columns, sums[2 * m : 2 * m + 2], strict=True):
+                        build.store(build.call(fma, [number, column, build.load(place)]), place)
         for cell, place in zip(cells, sums, strict=True):
             build.store(build.load(place), cell, align=4)
         return context.get_dummy_value()
 
-    return types.void(*arguments), generate
+    places = (types.UniTuple(types.intp, len(numbers)) for numbers in (out, left, right))
+    return types.void(rows, depth, types.intp, *places), generate
+
+
+add_products: Any = _add_products
+"""out[m, :] += Σ_r Σ_k left[m, r, k] · right[r, k, :] in single precision, for 16 columns.
+
+add_products(rows, depth, repeats, out, left, right) with m < rows and k < depth, both constants, and r < repeats.
+`out` is an address and the stride of m, `left` an address and the strides of m, k and r, `right` an address and the
+strides of k and r, all in bytes.
+"""
