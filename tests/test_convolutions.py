@@ -1,4 +1,4 @@
-"""Convolutions: gradients by hand, against torch's, and where torch's are used."""
+"""Convolutions: by hand, against torch's, and where torch's are used."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from gymnasium import spaces
 from torch.nn import functional as F
 
 from rl_training.networks import convolutions
-from rl_training.networks.convolutions import Convolution
+from rl_training.networks.convolutions import convolve
 from rl_training.networks.encoders import NatureCNN
 from rl_training.networks.tiles import ROWS, strips
 
@@ -37,101 +37,115 @@ def pictures(*shape):
     return drawn.requires_grad_()
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_gradients_are_torchs(shape):
-    count, channels, height, width, filters, kernel, stride = shape
-    torch.manual_seed(0)
-    layer = Convolution(channels, filters, kernel, stride)
-    picture = pictures(count, channels, height, width)
-    out, expected = layer(picture), F.conv2d(picture, layer.weight, layer.bias, stride)
-    assert out.grad_fn.name() == "_ConvolutionBackward"
-    assert torch.equal(out, expected)
-    slope = torch.randn_like(out)
-    everything = (picture, layer.weight, layer.bias)
-    ours, torchs = (
-        torch.autograd.grad(out, everything, slope),
-        torch.autograd.grad(expected, everything, slope),
-    )
+def filters(count, channels, kernel):
+    generator = torch.Generator().manual_seed(2)
+    weight = torch.randn(count, channels, kernel, kernel, generator=generator) / kernel / channels**0.5
+    return weight.requires_grad_(), torch.randn(count, generator=generator).requires_grad_()
+
+
+def by_torch(picture, weight, bias, stride):
+    return F.relu(F.conv2d(picture.float(), weight, bias, stride))
+
+
+def is_ours(out):
+    return out.grad_fn is not None and out.grad_fn.name() == "_ConvolutionBackward"
+
+
+def assert_close(ours, torchs):
     for mine, theirs in zip(ours, torchs, strict=True):
         assert mine.shape == theirs.shape
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5 * theirs.abs().max().item())
 
 
-@pytest.mark.parametrize("count", [1, 32, 70])
-def test_bytes_are_numbers(count):
-    torch.manual_seed(0)
-    layer = Convolution(4, 16, 3, 2)
-    picture = torch.randint(0, 256, (count, 4, 9, 12), dtype=torch.uint8).to(
-        memory_format=torch.channels_last
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_it_is_torchs(shape):
+    count, channels, height, width, number, kernel, stride = shape
+    picture, (weight, bias) = pictures(count, channels, height, width), filters(number, channels, kernel)
+    out, expected = (f(picture, weight, bias, (stride, stride)) for f in (convolve, by_torch))
+    assert is_ours(out)
+    assert_close([out], [expected])
+    assert 0.2 < (out > 0).float().mean() < 0.8
+    slope, everything = torch.randn_like(out), (picture, weight, bias)
+    assert_close(
+        torch.autograd.grad(out, everything, slope), torch.autograd.grad(expected, everything, slope)
     )
-    out, expected = layer(picture), F.conv2d(picture.float(), layer.weight, layer.bias, 2)
-    assert out.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(out, expected)
-    slope = torch.randn_like(out)
-    wanted = (layer.weight, layer.bias)
-    for mine, theirs in zip(
-        torch.autograd.grad(out, wanted, slope), torch.autograd.grad(expected, wanted, slope), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
 
 
-def test_gradients_by_hand():
-    """Two pixels in a row and a filter of one pixel: y = w x + b, so ∂w = Σ g x, ∂b = Σ g, ∂x = w g."""
-    layer = Convolution(16, 16, 1)
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_bytes_are_numbers(shape, count):
+    _, channels, height, width, number, kernel, stride = shape
+    generator = torch.Generator().manual_seed(3)
+    picture = torch.randint(0, 256, (count, channels, height, width), generator=generator, dtype=torch.uint8)
+    picture = picture.to(memory_format=torch.channels_last)
+    weight, bias = filters(number, channels, kernel)
+    settings = (picture, weight / 255, bias, (stride, stride))
+    out, expected = convolve(*settings), by_torch(*settings)
+    assert is_ours(out) and out.is_contiguous(memory_format=torch.channels_last)
+    assert_close([out], [expected])
     with torch.no_grad():
-        layer.weight.zero_()
-        layer.weight[2, 5] = 3.0
-    picture = torch.zeros(1, 16, 1, 2).to(memory_format=torch.channels_last)
-    picture[0, 5, 0] = torch.tensor([10.0, 100.0])
-    picture.requires_grad_()
-    out = layer(picture)
+        assert torch.equal(convolve(*settings), out)
+    slope, wanted = torch.randn_like(out), (weight, bias)
+    ours, torchs = (torch.autograd.grad(y, wanted, slope, retain_graph=True) for y in (out, expected))
+    assert_close(ours, torchs)
+
+
+def test_by_hand():
+    """A row of pixels and a filter of one pixel: out = max(0, w x + b), so ∂w = Σ g x, ∂b = Σ g, ∂x = w g above 0."""
+    weight = torch.zeros(16, 16, 1, 1)
+    weight[2, 5] = 3.0
+    picture = torch.zeros(1, 16, 1, 3).to(memory_format=torch.channels_last)
+    picture[0, 5, 0] = torch.tensor([10.0, 100.0, -4.0])
+    bias = torch.zeros(16)
+    bias[2] = 1.0
+    everything = [tensor.requires_grad_() for tensor in (picture, weight, bias)]
+    out = convolve(*everything, (1, 1))
+    assert out[0, 2, 0].tolist() == [31.0, 301.0, 0.0]
     slope = torch.zeros_like(out)
-    slope[0, 2, 0] = torch.tensor([1.0, 2.0])
+    slope[0, 2, 0] = torch.tensor([1.0, 2.0, 50.0])
     out.backward(slope)
     expected = torch.zeros(16, 16)
     expected[2, 5] = 1 * 10 + 2 * 100
-    assert torch.equal(layer.weight.grad.view(16, 16), expected)
-    assert layer.bias.grad.tolist() == [3.0 if p == 2 else 0.0 for p in range(16)]
-    assert picture.grad[0, 5, 0].tolist() == [3.0, 6.0] and picture.grad.sum() == 9.0
+    assert torch.equal(weight.grad.view(16, 16), expected)
+    assert bias.grad.tolist() == [3.0 if p == 2 else 0.0 for p in range(16)]
+    assert picture.grad[0, 5, 0].tolist() == [3.0, 6.0, 0.0] and picture.grad.sum() == 9.0
 
 
 def test_a_gradient_can_be_differentiated():
     """As a Hessian times a vector needs it."""
-    layer, picture = Convolution(16, 16, 3), pictures(2, 16, 6, 6)
+    picture, (weight, bias) = pictures(2, 16, 6, 6), filters(16, 16, 3)
 
     def curvature(out):
-        (first,) = torch.autograd.grad((out**3).sum(), layer.weight, create_graph=True)
-        return torch.autograd.grad((first**2).sum(), (layer.weight, picture))
+        (first,) = torch.autograd.grad((out**3).sum(), weight, create_graph=True)
+        return torch.autograd.grad((first**2).sum(), (weight, picture))
 
-    ours, torchs = curvature(layer(picture)), curvature(F.conv2d(picture, layer.weight, layer.bias))
-    for mine, theirs in zip(ours, torchs, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
+    settings = (picture, weight, bias, (1, 1))
+    assert_close(curvature(convolve(*settings)), curvature(by_torch(*settings)))
 
 
-@pytest.mark.parametrize("why", ["threads", "bf16", "padding", "filters", "no gradient"])
+@pytest.mark.parametrize("why", ["threads", "bf16", "filters"])
 def test_torch_does_what_the_kernels_cannot(why):
-    filters, padding = 12 if why == "filters" else 16, 1 if why == "padding" else 0
-    layer, picture = Convolution(4, filters, 3, padding=padding), pictures(2, 4, 8, 8)
+    picture, (weight, bias) = pictures(2, 4, 8, 8), filters(12 if why == "filters" else 16, 4, 3)
     if why == "threads":
         torch.set_num_threads(2)
-    with (
-        torch.autocast("cpu", torch.bfloat16, enabled=why == "bf16"),
-        torch.set_grad_enabled(why != "no gradient"),
-    ):
-        out = layer(picture)
-        expected = F.conv2d(picture, layer.weight, layer.bias, padding=padding)
-    assert torch.equal(out, expected)
-    assert out.grad_fn is None or out.grad_fn.name() != "_ConvolutionBackward"
+    with torch.autocast("cpu", torch.bfloat16, enabled=why == "bf16"):
+        out = convolve(picture, weight, bias, (1, 1))
+        assert torch.equal(out, F.relu(F.conv2d(picture, weight, bias)))
+    assert not is_ours(out)
 
 
 def test_what_is_not_a_number_stays_none():
-    layer, picture = Convolution(16, 16, 3), pictures(1, 16, 4, 4)
-    out = layer(picture)
+    picture, (weight, _) = torch.ones(1, 4, 5, 5, dtype=torch.uint8), filters(16, 4, 3)
+    bias = torch.full((16,), 100.0)
+    out = convolve(picture, weight, bias, (1, 1))
     slope = torch.zeros_like(out)
     slope[0, 3, 0, 0] = float("nan")
-    out.backward(slope)
-    assert layer.weight.grad[3].isnan().all() and layer.weight.grad[:3].eq(0).all()
-    assert picture.grad[0, :, :3, :3].isnan().all()
+    (gradient,) = torch.autograd.grad(out, weight, slope)
+    assert gradient[3].isnan().all() and gradient[:3].eq(0).all()
+    with torch.no_grad():
+        weight[7] = float("nan")
+        out = convolve(picture, weight, bias, (1, 1))
+    assert out[0, 7].isnan().all() and out[0, :7].isfinite().all()
 
 
 def test_the_encoder_of_atari_has_these_gradients(monkeypatch):
@@ -147,7 +161,10 @@ def test_the_encoder_of_atari_has_these_gradients(monkeypatch):
     ours = gradients()
     monkeypatch.setattr(convolutions, "fits", lambda x: False)
     for mine, theirs in zip(ours, gradients(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5 * theirs.abs().max().item())
+    with torch.no_grad():
+        plain = encoder.dense(encoder.convolutions(frames / 255).permute(0, 2, 3, 1).flatten(1))
+        torch.testing.assert_close(encoder(frames), plain)
 
 
 def test_strips_cover_all_rows():

@@ -106,24 +106,24 @@ class Environments(Stateful):
         self.lanes.close()
 
     def _begin_episodes(self, lanes: list[int]) -> None:
+        seeds: list[int | None] = []
         for lane in lanes:  # mostly one, for which plain indices are several times as fast as lists of them
             self.finished.append((lane, float(self.returns[lane]), int(self.lengths[lane])))
             self.episode[lane] += 1
             self.returns[lane] = 0.0
             self.lengths[lane] = 0
-        again = [
-            lane for lane in lanes if len(self.history) - self.started[lane] >= self.lanes.steps_per_seed
-        ]
-        for lane in again:
-            self.seeds[lane] = self._seed(lane, int(self.episode[lane]))
-            self.started[lane] = len(self.history)
+            due = len(self.history) - self.started[lane] >= self.lanes.steps_per_seed
+            seed = self._seed(lane, int(self.episode[lane])) if due else None
+            seeds.append(seed)
+            if seed is not None:
+                self.seeds[lane] = seed
+                self.started[lane] = len(self.history)
         oldest = int(self.started.min())
         # Forget rows that no lane needs any more, but rarely: it moves all that is left.
         if oldest > len(self.history) // 2:
             self.history.forget(oldest)
             self.started -= oldest
         self.obs = tree_map(np.copy, self.obs)
-        seeds = [int(self.seeds[lane]) if lane in again else None for lane in lanes]
         put_rows(self.obs, self.lanes.reset(lanes, seeds), lanes)
 
     def _seed(self, lane: int, episode: int) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.algorithms.masking import MASK
-from rl_training.networks.convolutions import Convolution, convolve
+from rl_training.networks.convolutions import convolve
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -125,15 +125,19 @@ class ImageInputs(Inputs):
 
     def forward(self, obs: Tensor) -> Tensor:
         # In memory the channels go last: a quarter off the time of the convolutions on a CPU.
-        picture = laid_out(self._picture(obs))
-        first = self.convolutions[0]
-        assert isinstance(first, nn.Conv2d)
-        # The scale goes into the first weights: they are fewer than the pixels.
-        picture = convolve(first, picture, first.weight * (1 / 255))
-        for layer in islice(self.convolutions, 1, None):
-            picture = layer(picture)
+        picture = self.convolved(laid_out(self._picture(obs)))
         # Flat in the order of memory, which costs no copy.
         return self.dense(picture.permute(0, 2, 3, 1).flatten(1))
+
+    def convolved(self, picture: Tensor) -> Tensor:
+        first = self.convolutions[0]
+        assert isinstance(first, nn.Conv2d)
+        picture = picture.to(torch.float32, memory_format=torch.channels_last)
+        # The scale goes into the first weights: they are fewer than the pixels.
+        picture = F.conv2d(picture, first.weight * (1 / 255), first.bias, first.stride, first.padding)
+        for layer in islice(self.convolutions, 1, None):
+            picture = layer(picture)
+        return picture
 
 
 def laid_out(obs: Tensor) -> Tensor:
@@ -156,9 +160,18 @@ class NatureCNN(ImageInputs):
         kernels, strides = ((8, 4, 3), (4, 2, 1)) if side >= 36 else ((3, 3, 3), (2, 1, 1))
         layers: list[nn.Module] = []
         for filters, kernel, stride in zip((32, 64, 64), kernels, strides, strict=True):
-            layers += [orthogonal(Convolution(channels, filters, kernel, stride)), nn.ReLU(inplace=True)]
+            layers += [orthogonal(nn.Conv2d(channels, filters, kernel, stride)), nn.ReLU(inplace=True)]
             channels = filters
         return layers
+
+    def convolved(self, picture: Tensor) -> Tensor:
+        scale = 1 / 255
+        for layer in islice(self.convolutions, 0, None, 2):  # each with the ReLU behind it
+            assert isinstance(layer, nn.Conv2d) and layer.bias is not None
+            weight = layer.weight if scale == 1 else layer.weight * scale
+            picture = convolve(picture, weight, layer.bias, layer.stride)  # type: ignore[arg-type]  # always a pair
+            scale = 1
+        return picture
 
 
 class ImpalaCNN(ImageInputs):

@@ -44,27 +44,30 @@ def _add_products(typing: Any, rows: Any, depth: Any, repeats: Any, out: Any, le
         def after(address: Any, stride: Any, steps: int) -> Any:
             return build.add(address, build.mul(stride, INT64(steps)))
 
-        def vector(address: Any) -> Any:
-            return build.inttoptr(address, VECTOR.as_pointer())
+        def row(start: Any, offsets: Any, m: int) -> Any:
+            place = build.inttoptr(after(offsets, INT64(8), m), INT64.as_pointer())
+            return build.add(start, build.load(place))
 
         def vectors(address: Any) -> list[Any]:
-            return [vector(build.add(address, INT64(4 * lane))) for lane in range(0, COLUMNS, LANES)]
+            places = (build.add(address, INT64(4 * lane)) for lane in range(0, COLUMNS, LANES))
+            return [build.inttoptr(place, VECTOR.as_pointer()) for place in places]
 
         def everywhere(address: Any) -> Any:
             number = build.load(build.inttoptr(address, FLOAT.as_pointer()), align=4)
             first = build.insert_element(ir.Constant(VECTOR, ir.Undefined), number, INT32(0))
             return build.shuffle_vector(first, first, ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES))
 
-        cells = [cell for m in range(height) for cell in vectors(after(out[0], out[1], m))]
+        cells = [cell for m in range(height) for cell in vectors(row(out[0], out[1], m))]
+        lines = [row(left[0], left[1], m) for m in range(height)]
         # LLVM turns these places, whose addresses are never taken, into registers.
         sums = [cgutils.alloca_once_value(build, build.load(cell, align=4)) for cell in cells]
         with cgutils.for_range(build, times) as loop:
-            left_here = build.add(left[0], build.mul(loop.index, left[3]))
-            right_here = build.add(right[0], build.mul(loop.index, right[2]))
+            shift = build.mul(loop.index, left[3])
+            start = build.add(right[0], build.mul(loop.index, right[2]))
             for k in range(length):
-                columns = [build.load(part, align=4) for part in vectors(after(right_here, right[1], k))]
+                columns = [build.load(part, align=4) for part in vectors(after(start, right[1], k))]
                 for m in range(height):
-                    number = everywhere(after(after(left_here, left[1], m), left[2], k))
+                    number = everywhere(after(build.add(lines[m], shift), left[2], k))
                     for column, place in zip(columns, sums[2 * m : 2 * m + 2], strict=True):
                         build.store(build.call(fma, [number, column, build.load(place)]), place)
         for cell, place in zip(cells, sums, strict=True):
@@ -79,6 +82,6 @@ add_products: Any = _add_products
 """out[m, :] += Σ_r Σ_k left[m, r, k] · right[r, k, :] in single precision, for 16 columns.
 
 add_products(rows, depth, repeats, out, left, right) with m < rows and k < depth, both constants, and r < repeats.
-`out` is an address and the stride of m, `left` an address and the strides of m, k and r, `right` an address and the
-strides of k and r, all in bytes.
+`out` is an address and the address of each row's offset from it, `left` the same and the strides of k and r, and
+`right` an address and the strides of k and r, all in bytes.
 """
