@@ -54,7 +54,9 @@ def is_ours(out):
 def assert_close(ours, torchs):
     for mine, theirs in zip(ours, torchs, strict=True):
         assert mine.shape == theirs.shape
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5 * theirs.abs().max().item())
+        torch.testing.assert_close(
+            mine, theirs, rtol=1e-5, atol=1e-5 * max(theirs.abs().flatten().tolist(), default=0)
+        )
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -71,10 +73,12 @@ def test_it_is_torchs(shape):
     )
 
 
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_bytes_are_numbers(shape, count):
-    _, channels, height, width, number, kernel, stride = shape
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize(
+    "name", ["first of Atari", "few channels, more wide than high", "one channel", "one place"]
+)
+def test_bytes_are_numbers(name, count):
+    _, channels, height, width, number, kernel, stride = SHAPES[name]
     generator = torch.Generator().manual_seed(3)
     picture = torch.randint(0, 256, (count, channels, height, width), generator=generator, dtype=torch.uint8)
     picture = picture.to(memory_format=torch.channels_last)
@@ -123,15 +127,57 @@ def test_a_gradient_can_be_differentiated():
     assert_close(curvature(convolve(*settings)), curvature(by_torch(*settings)))
 
 
-@pytest.mark.parametrize("why", ["threads", "bf16", "filters"])
-def test_torch_does_what_the_kernels_cannot(why):
-    picture, (weight, bias) = pictures(2, 4, 8, 8), filters(12 if why == "filters" else 16, 4, 3)
+@pytest.mark.parametrize("why", ["threads", "bf16", "filters", "no instruction", "kind", "width"])
+def test_torch_does_what_the_kernels_cannot(why, monkeypatch):
+    picture = pictures(2, 4, 8, 70 if why == "width" else 8).detach()
+    weight, bias = filters(12 if why == "filters" else 16, 4, 3)
     if why == "threads":
         torch.set_num_threads(2)
+    if why == "no instruction":
+        monkeypatch.setattr(convolutions, "has_fused_multiplication", lambda: False)
+    if why == "kind":
+        picture = (10 * picture).to(torch.int32)
     with torch.autocast("cpu", torch.bfloat16, enabled=why == "bf16"):
         out = convolve(picture, weight, bias, (1, 1))
-        assert torch.equal(out, F.relu(F.conv2d(picture, weight, bias)))
+        assert torch.equal(out, F.relu(F.conv2d(picture.float(), weight, bias)))
     assert not is_ours(out)
+
+
+def test_what_nobody_can_do_torch_says():
+    weight, bias = filters(16, 4, 3)
+    for wrong in [(2, 5, 8, 8), (2, 4, 2, 8), (2, 4, 8, 2)]:
+        with pytest.raises(RuntimeError, match=r"channels|Kernel size"):
+            convolve(torch.ones(wrong, dtype=torch.uint8), weight, bias, (1, 1))
+    with pytest.raises(RuntimeError, match="bias"):
+        convolve(torch.ones(2, 4, 8, 8, dtype=torch.uint8), weight, bias[:3], (1, 1))
+
+
+def test_sides_slopes_and_layouts_of_every_kind():
+    generator = torch.Generator().manual_seed(4)
+    weight = torch.randn(32, 3, 16, 4, generator=generator).transpose(1, 2).requires_grad_()  # [32, 16, 3, 4]
+    bias = torch.randn(32, generator=generator)  # frozen
+    picture = torch.randn(3, 16, 12, 11, generator=generator).requires_grad_()  # channels first in memory
+    out, expected = convolve(picture, weight, bias, (3, 2)), by_torch(picture, weight, bias, (3, 2))
+    assert is_ours(out)
+    slopes = [
+        torch.ones(()).expand_as(out),
+        torch.randn(out.mT.shape, generator=generator).mT,
+        torch.where(expected > 0, 1.0, float("inf")),
+    ]
+    for slope in slopes:
+        for wanted in [(picture, weight), (picture,), (weight,)]:
+            ours, torchs = (torch.autograd.grad(y, wanted, slope, retain_graph=True) for y in (out, expected))
+            assert_close(ours, torchs)
+
+
+def test_a_default_of_double_precision_changes_nothing():
+    picture, (weight, bias) = torch.full((1, 4, 5, 5), 7, dtype=torch.uint8), filters(16, 4, 3)
+    expected = convolve(picture, weight, bias, (1, 1))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(convolve(picture, weight, bias, (1, 1)), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_what_is_not_a_number_stays_none():

@@ -69,7 +69,7 @@ class Environments(Stateful):
         self.seed, self.stream = seed, stream
         count = lanes.count
         self.episode = np.zeros(count, np.int64)
-        # With which each lane was last seeded: a run that was forked to another seed ends the episodes it took over.
+        # With which each lane was last seeded: a run that was forked to another seed goes on with these until the next.
         self.seeds = np.array([self._seed(lane, 0) for lane in range(count)])
         self.returns = np.zeros(count, np.float64)
         self.lengths = np.zeros(count, np.int64)

@@ -60,7 +60,7 @@ class Lanes(Protocol):
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
         """Every lane from its seed through its actions [length, ...]; the observations it ends on.
 
-        Where an episode ends under way, the next one begins without a seed.
+        Where an episode ends under way, which only happens in lanes with `steps_per_seed`, the next one has no seed.
         """
 
     def close(self) -> None: ...
@@ -176,7 +176,7 @@ class VectorLanes:
     def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
         """All lanes step together, so each is reset when as many steps remain as it has actions.
 
-        Until then it plays an episode that nobody looks at, with the actions of the longest one.
+        Until then it plays episodes that nobody looks at, with the actions of the longest one.
         """
         lengths = [len(episode) for episode in actions]
         longest = max(lengths)
@@ -195,9 +195,7 @@ class VectorLanes:
             over = np.flatnonzero(stepped.over).tolist()
             if over:
                 obs = tree_map(np.copy, obs)
-                put_rows(
-                    obs, self.reset(over, [None if ahead[lane] >= 0 else seeds[lane] for lane in over]), over
-                )
+                put_rows(obs, self.reset(over, [None] * len(over)), over)
         return obs
 
     def close(self) -> None:

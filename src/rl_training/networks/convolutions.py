@@ -28,76 +28,74 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rl_training.networks.compiled import fits
-from rl_training.networks.tiles import COLUMNS, add_products, strips
+from rl_training.networks.tiles import COLUMNS, NUMBER_BYTES, add_products, has_fused_multiplication
 
-FLOAT, WORD = 4, 8  # bytes
-LONGEST = 64  # numbers in one go of what a filter sees
+LONGEST = 64  # products that are written out one after the other
 
 Stride = tuple[int, int]
 
 
 def convolve(picture: Tensor, weight: Tensor, bias: Tensor, stride: Stride) -> Tensor:
     """Pictures [N, C, H, W] of bytes or numbers, channels last in memory → [N, P, H', W'], the same."""
-    fast = (
-        fits(weight)
-        and not torch.is_autocast_enabled("cpu")
-        and torch.get_num_threads() == 1
-        and len(weight) % COLUMNS == 0
-    )
-    if fast and torch.is_grad_enabled():
+    if not _is_for_us(picture, weight, bias, stride):
+        return _by_torch(picture, weight, bias, stride)
+    if torch.is_grad_enabled():
         return _Convolution.apply(picture, weight, bias, stride)
-    return (_forward if fast else _by_torch)(picture, weight, bias, stride)
+    return _forward(picture, weight, bias, stride)
+
+
+def _is_for_us(picture: Tensor, weight: Tensor, bias: Tensor, stride: Stride) -> bool:
+    """Whether the compiled functions can do it; what nobody can do is left to torch, which says so."""
+    able = fits(weight) and has_fused_multiplication() and torch.get_num_threads() == 1
+    able = able and not torch.is_autocast_enabled("cpu") and picture.dtype in (torch.uint8, torch.float32)
+    if not able or picture.ndim != 4 or picture.shape[1] != weight.shape[1] or len(bias) != len(weight):
+        return False
+    rows, columns = _size(picture, weight, stride)
+    return rows > 0 and 0 < columns <= LONGEST and len(weight) % COLUMNS == 0
+
+
+def _size(picture: Tensor, weight: Tensor, stride: Stride) -> tuple[int, int]:
+    (height, width), (tall, wide) = picture.shape[2:], weight.shape[2:]
+    return (height - tall) // stride[0] + 1, (width - wide) // stride[1] + 1
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, picture: Tensor, weight: Tensor, bias: Tensor, stride: Stride) -> Tensor:
-        out = _forward(picture, weight, bias, stride)
-        ctx.save_for_backward(picture, weight, out)
-        ctx.stride = stride
-        return out
+    def forward(picture: Tensor, weight: Tensor, bias: Tensor, stride: Stride) -> Tensor:
+        return _forward(picture, weight, bias, stride)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        picture, weight, _, ctx.stride = inputs
+        ctx.save_for_backward(picture, weight, output)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         picture, weight, out = ctx.saved_tensors
-        channels = picture.shape[1]
-        to_picture = ctx.needs_input_grad[0]
+        to_picture, to_weight, to_bias, _ = wanted = ctx.needs_input_grad
+        alone = to_picture and not (to_weight or to_bias)
         # The slopes that torch finds can be differentiated themselves.
-        if torch.is_grad_enabled() or (to_picture and channels % COLUMNS):
-            return *_back_by_torch(slope * (out > 0), picture, weight, ctx.stride, ctx.needs_input_grad), None
+        if torch.is_grad_enabled() or alone or (to_picture and picture.shape[1] % COLUMNS):
+            return *_back_by_torch(slope, picture, weight, out, ctx.stride, wanted[:3]), None
         backward = _compiled(*picture.shape[1:], *weight.shape[2:], *ctx.stride, len(weight))[1]
-        slopes = (
-            torch.empty_like(picture, memory_format=torch.channels_last) if to_picture else slope.new_empty(0)
-        )
-        turned = weight.permute(2, 3, 0, 1).contiguous()
-        weights, biases = backward(
-            _rows(picture), _rows(out), _rows(slope), turned.numpy(), _rows(slopes) if to_picture else None
-        )
-        return (
-            slopes if to_picture else None,
-            torch.from_numpy(weights).permute(3, 2, 0, 1),
-            torch.from_numpy(biases),
-            None,
-        )
+        turned = weight.permute(2, 3, 0, 1).contiguous().numpy()
+        slopes = torch.empty_like(picture, memory_format=torch.channels_last) if to_picture else None
+        rows = None if slopes is None else _rows(slopes)
+        weights, biases = backward(_rows(picture), _rows(out), _rows(slope), turned, rows)
+        return slopes, torch.from_numpy(weights).permute(3, 2, 0, 1), torch.from_numpy(biases), None
 
 
 def _forward(picture: Tensor, weight: Tensor, bias: Tensor, stride: Stride) -> Tensor:
-    if picture.dtype != torch.uint8:
+    if picture.dtype != torch.uint8:  # torch is as fast if nothing must be made of bytes
         return _by_torch(picture, weight, bias, stride)
-    filters, (tall, wide) = len(weight), weight.shape[2:]
-    forward = _compiled(*picture.shape[1:], tall, wide, *stride, filters)[0]
+    filters = len(weight)
+    forward = _compiled(*picture.shape[1:], *weight.shape[2:], *stride, filters)[0]
     # As the tiles read them: 16 filters side by side.
-    packed = (
-        weight.detach()
-        .permute(2, 3, 1, 0)
-        .reshape(-1, filters // COLUMNS, COLUMNS)
-        .transpose(0, 1)
-        .contiguous()
-    )
-    height, width = picture.shape[2:]
-    rows, columns = (height - tall) // stride[0] + 1, (width - wide) // stride[1] + 1
-    out = torch.empty(len(picture), filters, rows, columns, memory_format=torch.channels_last)
-    forward(_rows(picture), packed.numpy(), bias.detach().numpy(), _rows(out))
+    groups = weight.detach().permute(2, 3, 1, 0).reshape(-1, filters // COLUMNS, COLUMNS)
+    packed = groups.transpose(0, 1).contiguous().numpy()
+    shape = (len(picture), filters, *_size(picture, weight, stride))
+    out = torch.empty(shape, dtype=torch.float32, memory_format=torch.channels_last)
+    forward(_rows(picture), packed, bias.detach().contiguous().numpy(), _rows(out))
     return out
 
 
@@ -106,10 +104,11 @@ def _by_torch(picture: Tensor, weight: Tensor, bias: Tensor, stride: Stride) -> 
 
 
 def _back_by_torch(
-    slope: Tensor, picture: Tensor, weight: Tensor, stride: Stride, wanted: tuple[bool, ...]
+    slope: Tensor, picture: Tensor, weight: Tensor, out: Tensor, stride: Stride, wanted: tuple[bool, ...]
 ) -> tuple[Tensor, ...]:
+    inner = torch.ops.aten.threshold_backward(slope, out, 0)
     options = ([len(weight)], stride, (0, 0), (1, 1), False, (0, 0), 1)  # no padding, no dilation, one group
-    return torch.ops.aten.convolution_backward(slope, _numbers(picture), weight, *options, wanted[:3])
+    return torch.ops.aten.convolution_backward(inner, _numbers(picture), weight, *options, wanted)
 
 
 def _numbers(picture: Tensor) -> Tensor:
@@ -124,7 +123,7 @@ def _rows(picture: Tensor) -> np.ndarray:
 @numba.njit(cache=True, nogil=True)
 def _address(picture, numbers):  # type: ignore[no-untyped-def]
     """Of a picture, or of its bytes as numbers."""
-    if picture.itemsize == FLOAT:
+    if picture.itemsize == NUMBER_BYTES:
         return np.intp(picture.ctypes.data)
     plain = picture.reshape(-1)
     for q in range(len(numbers)):
@@ -141,21 +140,32 @@ def _compiled(
     places = rows * columns
     # Strides in bytes: to the next row and column of a picture, and as far as a filter is moved there; to the next
     # place of `out`, and that of a tile.
-    line, pixel = FLOAT * width * channels, FLOAT * channels
+    line, pixel = NUMBER_BYTES * width * channels, NUMBER_BYTES * channels
     fall, step = down * line, across * pixel
-    point, narrow = FLOAT * filters, FLOAT * COLUMNS
-    # What a filter sees of a picture's row; if that is short, one tile can take all rows of the filter.
+    point, narrow = NUMBER_BYTES * filters, NUMBER_BYTES * COLUMNS
+    # What a filter sees of a picture's row; if that is short, all rows of the filter are taken at once.
     run = wide * channels
-    length = max(size for size in range(1, min(run, LONGEST) + 1) if run % size == 0)
-    turns, repeats, shift = (1, tall, line) if run == length else (tall, run // length, FLOAT * length)
-    parts, higher, part = strips(places)
-    pieces, longer, piece = strips(run)
-    taller, longest = part + 1, piece + 1
+    depth = max(size for size in range(1, min(run, LONGEST) + 1) if run % size == 0)
+    turns, repeats, shift = (1, tall, line) if run == depth else (tall, run // depth, NUMBER_BYTES * depth)
     # Offsets of what the filter sees at each place, of the places themselves, of the numbers of a run and its weights.
     y, x = np.divmod(np.arange(places), columns)
-    tables = (fall * y + step * x, point * np.arange(places), FLOAT * np.arange(run), point * np.arange(run))
+    tables = (
+        fall * y + step * x,
+        point * np.arange(places),
+        NUMBER_BYTES * np.arange(run),
+        point * np.arange(run),
+    )
 
-    @numba.njit(cache=True, nogil=True)
+    def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+        # numba's files bear this name. Each size has its own, lest processes that compile at once mix them up.
+        function.__qualname__ = (
+            f"{function.__name__}_{channels}_{height}_{width}_{tall}_{wide}_{down}_{across}_{filters}"
+        )
+        # The tables must be the caller's: a compiled function may free an array of its own of which it only uses the
+        # address from then on.
+        return functools.partial(numba.njit(cache=True, nogil=True)(function), tables)
+
+    @kernel
     def forward(tables, pictures, weights, bias, out):  # type: ignore[no-untyped-def]
         """Pictures [N, H, W, C] and weights [P / 16, K K C, 16] → out [N, H', W', P]."""
         seen, given = np.intp(tables[0].ctypes.data), np.intp(tables[1].ctypes.data)
@@ -167,33 +177,31 @@ def _compiled(
                 for p in range(filters):
                     features[q, p] = bias[p]
             for p in range(0, filters, COLUMNS):
+                place = np.intp(features.ctypes.data) + NUMBER_BYTES * p
                 for i in range(turns):
-                    factor = np.intp(weights.ctypes.data) + FLOAT * (p * tall + i * COLUMNS) * run
-                    right = (factor, narrow, narrow * length)
-                    place, first = np.intp(features.ctypes.data) + FLOAT * p, 0
-                    for k in range(parts):
-                        to = (place, given + WORD * first)
-                        left = (start + i * line, seen + WORD * first, FLOAT, shift)
-                        if k < higher:
-                            add_products(taller, length, repeats, to, left, right)
-                            first += taller
-                        else:
-                            add_products(part, length, repeats, to, left, right)
-                            first += part
+                    factor = np.intp(weights.ctypes.data) + NUMBER_BYTES * (p * tall + i * COLUMNS) * run
+                    left, right = (
+                        (start + i * line, seen, NUMBER_BYTES, shift),
+                        (factor, narrow, narrow * depth),
+                    )
+                    add_products(places, depth, repeats, (place, given), left, right)
             for q in range(places):
                 for p in range(filters):
                     # Not max(): what is no number stays none.
                     features[q, p] = 0 if features[q, p] < 0 else features[q, p]
 
-    @numba.njit(cache=True, nogil=True)
+    @kernel
     def backward(tables, pictures, out, slopes, weights, to_pictures):  # type: ignore[no-untyped-def]
         """Pictures, out, slopes [N, H', W', P] and weights [K, K, P, C] → slopes of weights [K, K, C, P] and bias."""
         seen, given = np.intp(tables[0].ctypes.data), np.intp(tables[1].ctypes.data)
         numbered, weighed = np.intp(tables[2].ctypes.data), np.intp(tables[3].ctypes.data)
         to_weights = np.zeros((tall, wide, channels, filters), np.float32)
         to_bias = np.zeros(filters, np.float32)
-        numbers = np.empty(height * width * channels, np.float32)
-        inner = np.empty((places, filters), np.float32)
+        # Both are read again for each picture, which keeps them alive while their addresses are used.
+        numbers, inner = (
+            np.empty(height * width * channels, np.float32),
+            np.empty((places, filters), np.float32),
+        )
         source = np.intp(inner.ctypes.data)
         for n in range(len(pictures)):
             start = _address(pictures[n], numbers)
@@ -203,36 +211,21 @@ def _compiled(
                     inner[q, p] = 0 if features[q, p] <= 0 else outer[q, p]
                     to_bias[p] += inner[q, p]
             for p in range(0, filters, COLUMNS):
-                right = (source + FLOAT * p, point, columns * point)
+                right = (source + NUMBER_BYTES * p, point, columns * point)
                 for i in range(tall):
-                    place, first = np.intp(to_weights[i].ctypes.data) + FLOAT * p, 0
-                    for k in range(pieces):
-                        to = (place, weighed + WORD * first)
-                        left = (start + i * line, numbered + WORD * first, step, fall)
-                        if k < longer:
-                            add_products(longest, columns, rows, to, left, right)
-                            first += longest
-                        else:
-                            add_products(piece, columns, rows, to, left, right)
-                            first += piece
+                    place = np.intp(to_weights[i].ctypes.data) + NUMBER_BYTES * p
+                    left = (start + i * line, numbered, step, fall)
+                    add_products(run, columns, rows, (place, weighed), left, right)
             if to_pictures is not None:
                 to_pictures[n] = 0
-                base = np.intp(to_pictures[n].ctypes.data)
+                corner, left = np.intp(to_pictures[n].ctypes.data), (source, given, NUMBER_BYTES, narrow)
                 for i in range(tall):
                     for j in range(wide):
                         for c in range(0, channels, COLUMNS):
-                            right = (np.intp(weights[i, j].ctypes.data) + FLOAT * c, pixel, pixel * COLUMNS)
-                            place, first = base + i * line + j * pixel + FLOAT * c, 0
-                            for k in range(parts):
-                                to = (place, seen + WORD * first)
-                                left = (source, given + WORD * first, FLOAT, narrow)
-                                if k < higher:
-                                    add_products(taller, COLUMNS, filters // COLUMNS, to, left, right)
-                                    first += taller
-                                else:
-                                    add_products(part, COLUMNS, filters // COLUMNS, to, left, right)
-                                    first += part
+                            place = corner + i * line + j * pixel + NUMBER_BYTES * c
+                            factor = np.intp(weights[i, j].ctypes.data) + NUMBER_BYTES * c
+                            right = (factor, pixel, pixel * COLUMNS)
+                            add_products(places, COLUMNS, filters // COLUMNS, (place, seen), left, right)
         return to_weights, to_bias
 
-    # The caller's own: a compiled function frees an array of its own once only the address is used.
-    return functools.partial(forward, tables), functools.partial(backward, tables)
+    return forward, backward
