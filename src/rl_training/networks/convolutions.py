@@ -180,10 +180,8 @@ def _compiled(
                 place = np.intp(features.ctypes.data) + NUMBER_BYTES * p
                 for i in range(turns):
                     factor = np.intp(weights.ctypes.data) + NUMBER_BYTES * (p * tall + i * COLUMNS) * run
-                    left, right = (
-                        (start + i * line, seen, NUMBER_BYTES, shift),
-                        (factor, narrow, narrow * depth),
-                    )
+                    left = (start + i * line, seen, NUMBER_BYTES, shift)
+                    right = (factor, narrow, narrow * depth)
                     add_products(places, depth, repeats, (place, given), left, right)
             for q in range(places):
                 for p in range(filters):
@@ -198,10 +196,8 @@ def _compiled(
         to_weights = np.zeros((tall, wide, channels, filters), np.float32)
         to_bias = np.zeros(filters, np.float32)
         # Both are read again for each picture, which keeps them alive while their addresses are used.
-        numbers, inner = (
-            np.empty(height * width * channels, np.float32),
-            np.empty((places, filters), np.float32),
-        )
+        numbers = np.empty(height * width * channels, np.float32)
+        inner = np.empty((places, filters), np.float32)
         source = np.intp(inner.ctypes.data)
         for n in range(len(pictures)):
             start = _address(pictures[n], numbers)
@@ -218,7 +214,8 @@ def _compiled(
                     add_products(run, columns, rows, (place, weighed), left, right)
             if to_pictures is not None:
                 to_pictures[n] = 0
-                corner, left = np.intp(to_pictures[n].ctypes.data), (source, given, NUMBER_BYTES, narrow)
+                corner = np.intp(to_pictures[n].ctypes.data)
+                left = (source, given, NUMBER_BYTES, narrow)
                 for i in range(tall):
                     for j in range(wide):
                         for c in range(0, channels, COLUMNS):

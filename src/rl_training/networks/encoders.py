@@ -165,12 +165,10 @@ class NatureCNN(ImageInputs):
         return layers
 
     def convolved(self, picture: Tensor) -> Tensor:
-        scale = 1 / 255
-        for layer in islice(self.convolutions, 0, None, 2):  # each with the ReLU behind it
+        for index, layer in enumerate(islice(self.convolutions, 0, None, 2)):  # each with the ReLU behind it
             assert isinstance(layer, nn.Conv2d) and layer.bias is not None
-            weight = layer.weight if scale == 1 else layer.weight * scale
+            weight = layer.weight * (1 / 255) if index == 0 else layer.weight
             picture = convolve(picture, weight, layer.bias, layer.stride)  # type: ignore[arg-type]  # always a pair
-            scale = 1
         return picture
 
 
