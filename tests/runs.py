@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import inspect
 import json
 import multiprocessing
 import os
@@ -353,6 +354,18 @@ def knobs_in_training_lines(result: Any, config: Any) -> list[dict[str, float]]:
         expected = {name: resolve(name, config, step=line["step"]) for name in knobs}
         assert {name: line.get(name) for name in knobs} == expected
     return lines
+
+
+def received(patch: Any, module: Any, function: str, argument: str) -> list[Any]:
+    """What a function that a module calls gets for one of its arguments, call by call, from now on."""
+    real, values = getattr(module, function), []
+
+    def listening(*args: Any, **kwargs: Any) -> Any:
+        values.append(inspect.signature(real).bind(*args, **kwargs).arguments[argument])
+        return real(*args, **kwargs)
+
+    patch.setattr(module, function, listening)
+    return values
 
 
 def clip_fractions(

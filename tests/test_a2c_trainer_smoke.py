@@ -1,19 +1,22 @@
 """A2C end to end, short: schedules arrive in the metrics exactly, and discrete and continuous actions train."""
 
 import pytest
-from runs import TINY, knobs_in_training_lines
+from runs import TINY, knobs_in_training_lines, received
 
+from rl_training.runtime import a2c_trainer
 from rl_training.runtime.a2c_trainer import A2CConfig, train_a2c
 from rl_training.runtime.controls import resolve_entropy_coefficient
 
 
-def test_ent_coef_schedule_is_applied_and_logged(tmp_path):
+def test_ent_coef_schedule_is_applied_and_logged(tmp_path, monkeypatch):
+    used = received(monkeypatch, a2c_trainer, "a2c_loss", "ent_coef")
     config = A2CConfig(**TINY, ent_coef_schedule={"type": "linear", "start": 0.1, "end": 0.02})
     result = train_a2c(config, run_dir=tmp_path / "run")
     assert result.metrics["ent_coef"] == 0.02
     lines = knobs_in_training_lines(result, config)
     assert lines[0]["ent_coef"] == resolve_entropy_coefficient(config, step=lines[0]["step"])
     assert lines[0]["ent_coef"] > 0.02
+    assert used == [line["ent_coef"] for line in lines]
     expected = {"policy_loss", "value_loss", "entropy", "explained_variance", "grad_norm", "episode_return"}
     assert expected <= result.metrics.keys()
 

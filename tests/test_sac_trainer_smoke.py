@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from runs import received
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
+from rl_training.runtime import sac_trainer
 from rl_training.runtime.controls import Controls, resolve, resolve_entropy_coefficient
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.sac_trainer import SACConfig, SACTrainer, train_sac
@@ -67,13 +69,16 @@ def test_the_temperature_in_the_metrics_is_the_current_one(tmp_path: Any) -> Non
 
 
 @pytest.mark.parametrize("spelling", ["ent_coef", "entropy_coef"])
-def test_ent_coef_schedule_is_applied_and_logged(spelling: str, tmp_path: Any) -> None:
+def test_ent_coef_schedule_is_applied_and_logged(spelling: str, tmp_path: Any, monkeypatch: Any) -> None:
+    used = {name: received(monkeypatch, sac_trainer, name, "ent_coef") for name in ("soft_target", "actor_loss")}
     changes = {f"{spelling}_schedule": {"type": "linear", "start": 0.4, "end": 0.1}}
     config = load_config(TINY | changes | {"algo": "sac"})
     result = train_sac(config, run_dir=tmp_path / "run")
     assert result.metrics["ent_coef"] == 0.1
     for line in training_lines(result):
         assert line["ent_coef"] == resolve_entropy_coefficient(config, step=line["step"])
+    expected = [resolve_entropy_coefficient(config, step=step) for step in range(50, 301)]
+    assert used == {"soft_target": expected, "actor_loss": expected}
     assert load_config(tmp_path / "run" / "config.yaml") == config
 
 

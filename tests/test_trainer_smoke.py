@@ -1,14 +1,16 @@
 """PPO end to end, short: schedules arrive in the metrics exactly, and every kind of environment trains."""
 
 import pytest
-from runs import TINY, clip_fractions, knobs_in_training_lines, read_lines
+from runs import TINY, clip_fractions, knobs_in_training_lines, read_lines, received
 
 from rl_training import load_config
+from rl_training.runtime import ppo_trainer
 from rl_training.runtime.controls import resolve_clip_coefficient, resolve_entropy_coefficient
 from rl_training.runtime.ppo_trainer import PPOConfig, train_ppo
 
 
-def test_ent_coef_schedule_is_applied_and_logged(tmp_path):
+def test_ent_coef_schedule_is_applied_and_logged(tmp_path, monkeypatch):
+    used = received(monkeypatch, ppo_trainer, "ppo_loss", "ent_coef")
     config = PPOConfig(**TINY, ent_coef_schedule={"type": "linear", "start": 0.1, "end": 0.02})
     result = train_ppo(config, run_dir=tmp_path / "run")
     assert result.metrics["ent_coef"] == 0.02  # 640 steps were taken: the schedule is over
@@ -17,15 +19,19 @@ def test_ent_coef_schedule_is_applied_and_logged(tmp_path):
     for line in lines:
         assert line["ent_coef"] == resolve_entropy_coefficient(config, step=line["step"])
     assert lines[0]["ent_coef"] == pytest.approx(0.1 - 0.08 * 128 / 600)
+    assert used == [line["ent_coef"] for line in lines for _ in range(16)]  # 4 epochs of 4 minibatches
 
 
-def test_clip_coef_schedule_is_applied_and_logged(tmp_path):
+def test_clip_coef_schedule_is_applied_and_logged(tmp_path, monkeypatch):
+    used = received(monkeypatch, ppo_trainer, "ppo_loss", "clip_coef")
     config = PPOConfig(**TINY, clip_coef_schedule={"type": "linear", "start": 0.3, "end": 0.1})
     result = train_ppo(config, run_dir=tmp_path / "run")
     assert result.metrics["clip_coef"] == 0.1
     for line in read_lines(result):
         if "clip_coef" in line:
             assert line["clip_coef"] == resolve_clip_coefficient(config, step=line["step"])
+    steps = [step for step in (128, 256, 384, 512, 640) for _ in range(16)]  # 4 epochs of 4 minibatches
+    assert used == [resolve_clip_coefficient(config, step=step) for step in steps]
 
 
 @pytest.mark.parametrize("spelling", ["clip_coef", "clip_range"])

@@ -1,19 +1,22 @@
 """TRPO end to end, short: schedules arrive in the metrics exactly, and the trust region holds."""
 
 import pytest
-from runs import TINY, knobs_in_training_lines
+from runs import TINY, knobs_in_training_lines, received
 
+from rl_training.runtime import trpo_trainer
 from rl_training.runtime.trpo_trainer import TRPOConfig, train_trpo
 
 SMALL = TINY | dict(num_minibatches=2, update_epochs=2)
 
 
-def test_ent_coef_schedule_is_applied_and_logged(tmp_path):
+def test_ent_coef_schedule_is_applied_and_logged(tmp_path, monkeypatch):
+    used = received(monkeypatch, trpo_trainer, "surrogate", "ent_coef")
     config = TRPOConfig(**SMALL, ent_coef_schedule={"type": "linear", "start": 0.1, "end": 0.02})
     result = train_trpo(config, run_dir=tmp_path / "run")
     assert result.metrics["ent_coef"] == 0.02
     lines = knobs_in_training_lines(result, config)
     assert lines[0]["ent_coef"] == pytest.approx(0.1 - 0.08 * 128 / 600)
+    assert list(dict.fromkeys(used)) == [line["ent_coef"] for line in lines]
     expected = {"policy_loss", "value_loss", "entropy", "kl", "surrogate_improvement", "step_fraction"}
     assert expected <= result.metrics.keys()
 
