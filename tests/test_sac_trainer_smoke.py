@@ -70,7 +70,9 @@ def test_the_temperature_in_the_metrics_is_the_current_one(tmp_path: Any) -> Non
 
 @pytest.mark.parametrize("spelling", ["ent_coef", "entropy_coef"])
 def test_ent_coef_schedule_is_applied_and_logged(spelling: str, tmp_path: Any, monkeypatch: Any) -> None:
-    used = {name: received(monkeypatch, sac_trainer, name, "ent_coef") for name in ("soft_target", "actor_loss")}
+    used = {
+        name: received(monkeypatch, sac_trainer, name, "ent_coef") for name in ("soft_target", "actor_loss")
+    }
     changes = {f"{spelling}_schedule": {"type": "linear", "start": 0.4, "end": 0.1}}
     config = load_config(TINY | changes | {"algo": "sac"})
     result = train_sac(config, run_dir=tmp_path / "run")
