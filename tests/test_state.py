@@ -119,6 +119,14 @@ def test_seed_everything_makes_all_draws_functions_of_the_seed() -> None:
     assert all(a != b for a, b in zip(draws(1), draws(2), strict=True))
 
 
+@pytest.mark.parametrize("seed", [0, 64, 2**32 - 1, 2**32 + 5, 2**63 - 1])
+def test_each_generator_gets_all_of_the_seed_that_it_can_take(seed: int) -> None:
+    seed_everything(seed)
+    assert random.random() == random.Random(seed).random()
+    assert np.random.rand() == np.random.RandomState(seed % 2**32).rand()
+    assert torch.rand(()) == torch.rand((), generator=torch.Generator().manual_seed(seed))
+
+
 def test_state_comes_back_exactly_into_the_storage_that_is_there() -> None:
     source, target = Everything(), Everything()
     source.change()
