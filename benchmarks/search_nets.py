@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rl_training.compiling import njit
 from rl_training.networks.blocks import (
     LANES,
     RELU,
@@ -130,7 +130,7 @@ def normal(chance: np.random.Generator, shape: tuple[int, ...], scale: float) ->
     return (scale * chance.standard_normal(shape)).astype(np.float32)
 
 
-@numba.njit(cache=True)
+@njit()
 def _support_model(latent: Any, action: Any, table: Any, layers: Any) -> Any:
     count, width = latent.shape
     following = np.empty_like(latent)
@@ -149,7 +149,7 @@ def _support_model(latent: Any, action: Any, table: Any, layers: Any) -> Any:
     return reward, logits, value, following
 
 
-@numba.njit(cache=True)
+@njit()
 def _plain_model(latent: Any, action: Any, table: Any, layers: Any) -> Any:
     count = len(latent)
     following = np.empty_like(latent)
@@ -167,7 +167,7 @@ def _plain_model(latent: Any, action: Any, table: Any, layers: Any) -> Any:
     return reward, logits, value, following
 
 
-@numba.njit(cache=True)
+@njit()
 def _dynamics(latent: Any, action: Any, table: Any, layers: Any) -> Any:
     hidden = dense(to_block(latent), layers[0][0], layers[0][1], len(latent), 0)
     add_rows(hidden, table, action)
@@ -175,12 +175,12 @@ def _dynamics(latent: Any, action: Any, table: Any, layers: Any) -> Any:
     return _layer(hidden, layers[1], len(latent))
 
 
-@numba.njit(cache=True)
+@njit()
 def _layer(block: Any, layer: Any, states: int) -> Any:
     return dense(block, layer[0], layer[1], states, RELU)
 
 
-@numba.njit(cache=True)
+@njit()
 def _decoded(hidden: Any, layer: Any, out: Any) -> None:
     """The scalars that the support of a head's last layer stands for; h⁻¹ of its output if it has a single one."""
     output = dense(hidden, layer[0], layer[1], len(out), 0)

@@ -53,6 +53,12 @@ def test_imports_point_one_way(path: Path) -> None:
         assert mine is None or theirs is None or theirs <= mine, f"{path} may not import {name}"
 
 
+def test_numba_compiles_through_one_module_which_knows_where_its_cache_may_be() -> None:
+    compiles = {"numba", "numba.njit", "numba.jit"}
+    found = {path.name for path in FILES if compiles & set(imports(ast.parse(path.read_text()), path))}
+    assert found == {"compiling.py"}
+
+
 @pytest.mark.parametrize("name", WITHOUT_TORCH)
 def test_light_modules_import_no_torch_when_they_are_imported(name: str) -> None:
     path = PACKAGE / name

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from test_cli import cli, refused
 
+from rl_training.compiling import Cache
 from rl_training.errors import UserError
 from rl_training.extras import EXTRAS, require_extra
 from rl_training.reporting import checkup
@@ -23,6 +24,19 @@ def test_it_shows_versions_devices_extras_and_a_passed_self_test():
     assert re.search(r"ok +goes on from the middle to the same bytes", done.stdout)
     for name in EXTRAS:
         assert re.search(rf"(ok|missing) +{name} ", done.stdout)
+
+
+def test_it_shows_the_cache_of_numba_and_whose_it_is(monkeypatch, tmp_path):
+    monkeypatch.setattr(checkup, "self_test", list)
+    monkeypatch.setattr(checkup, "cache", lambda: Cache(tmp_path, "NUMBA_CACHE_DIR names it"))
+    shown = cli("doctor").stdout.partition("\ncache\n")[2].partition("\nextras\n")[0]
+    assert re.search(rf"folder +{re.escape(str(tmp_path))}$", shown, re.MULTILINE)
+    assert re.search(r"chosen +NUMBA_CACHE_DIR names it$", shown, re.MULTILINE)
+    assert re.search(r"writable +yes$", shown, re.MULTILINE)
+    assert re.search(rf"owner +{tmp_path.owner()}$", shown, re.MULTILINE)
+    monkeypatch.setattr(checkup, "cache", lambda: Cache(None, "there is no folder"))
+    found = json.loads(cli("doctor", "--json").stdout)["cache"]
+    assert found == {"folder": "none: every start compiles", "chosen": "there is no folder"}
 
 
 def test_a_missing_extra_comes_with_the_command_that_adds_it(monkeypatch):

@@ -6,10 +6,11 @@ state has a value, `terminated or truncated` decides whether the recursion goes 
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
+
+from rl_training.compiling import njit
 
 
 def gae(
@@ -33,12 +34,12 @@ def gae(
     """
     advantage = np.empty(reward.shape, np.float32)
     columns = (reward, value, next_value, terminated, truncated)
-    _gae(*[column.numpy() for column in columns], gamma, gae_lambda, advantage)  # type: ignore[call-arg]
+    _gae(*[column.numpy() for column in columns], gamma, gae_lambda, advantage)
     result = torch.from_numpy(advantage)
     return {"advantage": result, "return": result + value}
 
 
-@numba.njit(cache=True)
+@njit()
 def _gae(reward, value, next_value, terminated, truncated, gamma, gae_lambda, advantage):  # type: ignore[no-untyped-def]
     steps, lanes = reward.shape
     for lane in range(lanes):
@@ -58,7 +59,7 @@ def explained_variance(prediction: Tensor, target: Tensor) -> float:
     return _explained_variance(prediction.numpy().ravel(), target.numpy().ravel())
 
 
-@numba.njit(cache=True)
+@njit()
 def _explained_variance(prediction, target):  # type: ignore[no-untyped-def]
     # Twice over the data: a difference of means of squares would lose what little is left at the end.
     residual = target.astype(np.float64) - prediction

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
+
+from rl_training.compiling import njit
 
 
 def vtrace(
@@ -37,11 +38,11 @@ def vtrace(
     target, advantage = (np.empty(reward.shape, np.float32) for _ in range(2))
     columns = (log_ratio, reward, value, next_value, terminated, truncated)
     arrays = [column.detach().cpu().numpy() for column in columns]
-    _vtrace(*arrays, gamma, rho_bar, c_bar, trace_decay, target, advantage)  # type: ignore[call-arg]
+    _vtrace(*arrays, gamma, rho_bar, c_bar, trace_decay, target, advantage)
     return {"return": torch.from_numpy(target), "advantage": torch.from_numpy(advantage)}
 
 
-@numba.njit(cache=True)
+@njit()
 def _vtrace(  # type: ignore[no-untyped-def]
     log_ratio,
     reward,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 
 from rl_training.algorithms.efficientzero import td_horizons
+from rl_training.compiling import njit
 from rl_training.data.batch import Batch
 from rl_training.data.replay import TERMINATED, TRUNCATED, Replay
 from rl_training.trees import tree_map
@@ -102,7 +102,7 @@ class EpisodeReplay(Replay):
         return batch
 
 
-@numba.njit(cache=True)
+@njit()
 def _unroll(  # type: ignore[no-untyped-def]
     slots,
     horizons,
@@ -152,7 +152,7 @@ def _unroll(  # type: ignore[no-untyped-def]
                 rewards[k - 1, i] = earned[k - 1] if k <= length else 0.0
 
 
-@numba.njit(cache=True)
+@njit()
 def _windows(places, behind, stack):  # type: ignore[no-untyped-def]
     """The places [N, stack] of the frames that end at each place, oldest first."""
     windows = np.empty((len(places), stack), np.int64)

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 
+from rl_training.compiling import njit
 from rl_training.data.batch import Batch
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import ConfigError, RunError
@@ -344,7 +344,7 @@ def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype == np.float64 else dtype
 
 
-@numba.njit(cache=True)
+@njit()
 def _record(open_, head, rewards, terminated, truncated, reward, happened, behind, ahead):  # type: ignore[no-untyped-def]
     """Write down what was done at the open slots, and move them to the newest slots, which end before `head`."""
     size = len(reward)
@@ -358,7 +358,7 @@ def _record(open_, head, rewards, terminated, truncated, reward, happened, behin
         open_[lane] = slot
 
 
-@numba.njit(cache=True)
+@njit()
 def _complete(begin, end, oldest, behind, happened, n_step, ready, last):  # type: ignore[no-untyped-def]
     """Append to `ready` the transitions that the slots [begin, end) complete; the new end of `ready`.
 
@@ -385,7 +385,7 @@ def _complete(begin, end, oldest, behind, happened, n_step, ready, last):  # typ
     return last
 
 
-@numba.njit(cache=True)
+@njit()
 def _trace(slots, ahead, behind, reward, happened, gamma, n_step, here, there, returns, discounts):  # type: ignore[no-untyped-def]
     """Follow transitions from their slots: rewards, discounts, and the places of the frames at both ends."""
     size = len(happened)
@@ -407,7 +407,7 @@ def _trace(slots, ahead, behind, reward, happened, gamma, n_step, here, there, r
         discounts[i] = factor
 
 
-@numba.njit(cache=True)
+@njit()
 def _window(at, behind, places):  # type: ignore[no-untyped-def]
     """The places of the frames that end at `at`, oldest first."""
     for k in range(len(places) - 1, -1, -1):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from rl_training.compiling import njit
 
 
 class SumTree:
@@ -51,7 +52,7 @@ def iter_levels(width: int) -> list[int]:
     return [width >> level for level in range(1, width.bit_length())]
 
 
-@numba.njit(cache=True)
+@njit()
 def _put(nodes, places, values):  # type: ignore[no-untyped-def]
     width = len(nodes) // 2
     for i in range(len(places)):
@@ -62,7 +63,7 @@ def _put(nodes, places, values):  # type: ignore[no-untyped-def]
             nodes[at] = nodes[2 * at] + nodes[2 * at + 1]
 
 
-@numba.njit(cache=True)
+@njit()
 def _draw(nodes, noise):  # type: ignore[no-untyped-def]
     width, count = len(nodes) // 2, len(noise)
     places = np.empty(count, np.int64)

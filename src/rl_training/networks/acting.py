@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from torch import nn
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, Family
+from rl_training.compiling import njit
 from rl_training.networks.actor_critic import ActorCritic
 from rl_training.networks.encoders import Flat
 
@@ -131,7 +131,7 @@ def _layers(encoder: nn.Module, head: Any) -> Layers:
     return tuple(_view(layer.weight) for layer in dense), tuple(_view(layer.bias) for layer in dense)
 
 
-@numba.njit(cache=True, fastmath=FAST, inline="always")
+@njit(fastmath=FAST, inline="always")
 def fast_tanh(x):  # type: ignore[no-untyped-def]
     """tanh in float32 by the quotient of two polynomials that Eigen uses, right to 4e-7.
 
@@ -155,7 +155,7 @@ def fast_tanh(x):  # type: ignore[no-untyped-def]
     return x * above / below
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@njit(fastmath=FAST)
 def _dense(rows, weight, bias, activation):  # type: ignore[no-untyped-def]
     """f(x Wᵀ + b): [B, n] → [B, m]."""
     out = np.empty((rows.shape[0], weight.shape[0]), np.float32)
@@ -174,7 +174,7 @@ def _dense(rows, weight, bias, activation):  # type: ignore[no-untyped-def]
     return out
 
 
-@numba.njit(cache=True)
+@njit()
 def _forward(rows, layers, activation):  # type: ignore[no-untyped-def]
     weights, biases = layers
     for i in range(len(weights) - 1):
@@ -182,7 +182,7 @@ def _forward(rows, layers, activation):  # type: ignore[no-untyped-def]
     return _dense(rows, weights[-1], biases[-1], 0)
 
 
-@numba.njit(cache=True)
+@njit()
 def _act_categorical(rows, actor, critic, activation, noise):  # type: ignore[no-untyped-def]
     """argmaxᵢ (logitᵢ - log Eᵢ), its log-probability and the value; without noise the mode."""
     logits = _forward(rows, actor, activation)
@@ -203,7 +203,7 @@ def _act_categorical(rows, actor, critic, activation, noise):  # type: ignore[no
     return action, log_prob, _forward(rows, critic, activation)[:, 0]
 
 
-@numba.njit(cache=True)
+@njit()
 def _act_gaussian(rows, actor, critic, activation, log_std, noise):  # type: ignore[no-untyped-def]
     """μ + σ ε, its log-probability and the value; without noise the mode."""
     mean = _forward(rows, actor, activation)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.dreamer import decode, two_hot, two_hot_loss
+from rl_training.compiling import njit
 from rl_training.networks.acting import FAST
 from rl_training.networks.compiled import fits
 from rl_training.networks.supports import exponentials
@@ -53,7 +53,7 @@ class _BinsLoss(torch.autograd.Function):
         return torch.from_numpy(slopes).view(ctx.shape), None, None
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _sum(row):  # type: ignore[no-untyped-def]
     total = np.float32(0)
     for j in range(len(row)):
@@ -61,7 +61,7 @@ def _sum(row):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _paired_sum(shares, bins):  # type: ignore[no-untyped-def]
     middle, total = len(bins) // 2, np.float32(0)
     for j in range(1, middle + 1):
@@ -69,7 +69,7 @@ def _paired_sum(shares, bins):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _decode(rows, tops, bins):  # type: ignore[no-untyped-def]
     out, shares = np.empty(len(rows), np.float32), np.empty(rows.shape[1], np.float32)
     for i in range(len(rows)):
@@ -79,7 +79,7 @@ def _decode(rows, tops, bins):  # type: ignore[no-untyped-def]
     return out
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _loss_forward(rows, tops, places, weights):  # type: ignore[no-untyped-def]
     """Each row's loss, and log Σ exp of it; the weights of every target sum to 1."""
     targets = places.shape[1] // 2
@@ -95,7 +95,7 @@ def _loss_forward(rows, tops, places, weights):  # type: ignore[no-untyped-def]
     return loss, normaliser
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _loss_backward(rows, normaliser, places, weights, slope):  # type: ignore[no-untyped-def]
     targets = places.shape[1] // 2
     slopes = np.empty(rows.shape, np.float32)

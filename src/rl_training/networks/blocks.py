@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from rl_training.algorithms.muzero import EPSILON
+from rl_training.compiling import njit
 from rl_training.networks.acting import FAST, fast_tanh
 from rl_training.networks.supports import C1, C2, C3, C4, C5, C6, LEAST, LOG2_E, ONE_BITS, ROUND
 
@@ -158,7 +158,7 @@ _four_rows, _row = _tile(4, LANES), _tile(1, LANES)
 _eight_half_rows, _half_row = _tile(8, FEW), _tile(1, FEW)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def activate(block, activation):  # type: ignore[no-untyped-def]
     """f(X) in place, f being one of `acting.ACTIVATIONS`."""
     zero, numbers = np.float32(0.0), block.reshape(-1)
@@ -171,7 +171,7 @@ def activate(block, activation):  # type: ignore[no-untyped-def]
             numbers[i] = zero if numbers[i] < zero else numbers[i]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def dense(block, weight, bias, states, activation):  # type: ignore[no-untyped-def]
     """f(W X + b): a block [n, LANES] of so many states → [m, LANES]; f is 0 for none, or one of `acting.ACTIVATIONS`.
 
@@ -197,7 +197,7 @@ def dense(block, weight, bias, states, activation):  # type: ignore[no-untyped-d
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def to_block(rows):  # type: ignore[no-untyped-def]
     """States [n, features], n ≤ LANES, as a block; lanes without a state are 0."""
     block = np.empty((rows.shape[1], LANES), np.float32)
@@ -209,7 +209,7 @@ def to_block(rows):  # type: ignore[no-untyped-def]
     return block
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def from_block(block, rows):  # type: ignore[no-untyped-def]
     """The states of a block as rows [n, features]."""
     for i in range(len(rows)):
@@ -217,7 +217,7 @@ def from_block(block, rows):  # type: ignore[no-untyped-def]
             rows[i, j] = block[j, i]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def add_rows(block, table, index):  # type: ignore[no-untyped-def]
     """Add to each state of a block the row of a table that its index names."""
     for i in range(len(index)):
@@ -268,7 +268,7 @@ _top, _half_top = _highest(LANES), _highest(FEW)
 _sums, _half_sums = _exponentials(LANES), _exponentials(FEW)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def decode_block(logits, out):  # type: ignore[no-untyped-def]
     """As `algorithms.muzero.decode`: logits [2S + 1, LANES] → the scalars of the first states, as many as `out` has."""
     tops, part = np.empty((1, LANES), np.float32), np.empty((2, LANES), np.float32)
@@ -290,7 +290,7 @@ def decode_block(logits, out):  # type: ignore[no-untyped-def]
         out[i] = expand_scalar(weighted[i] / total[i])
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def expand_scalar(y):  # type: ignore[no-untyped-def]
     """As `algorithms.muzero.expand`, of one number: h⁻¹."""
     c = abs(y) + (1 + EPSILON)

@@ -21,12 +21,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rl_training.compiling import njit
 from rl_training.networks.compiled import fits
 from rl_training.networks.tiles import COLUMNS, NUMBER_BYTES, add_products, has_fused_multiplication
 
@@ -120,7 +120,7 @@ def _rows(picture: Tensor) -> np.ndarray:
     return picture.detach().contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1).numpy()
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _address(picture, numbers):  # type: ignore[no-untyped-def]
     """Of a picture, or of its bytes as numbers."""
     if picture.itemsize == NUMBER_BYTES:
@@ -163,7 +163,7 @@ def _compiled(
         )
         # The tables must be the caller's: a compiled function may free an array of its own of which it only uses the
         # address from then on.
-        return functools.partial(numba.njit(cache=True, nogil=True)(function), tables)
+        return functools.partial(njit(nogil=True)(function), tables)
 
     @kernel
     def forward(tables, pictures, weights, bias, out):  # type: ignore[no-untyped-def]

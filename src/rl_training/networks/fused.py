@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from rl_training.algorithms.dreamer import UNIMIX, draw_one_hot, straight_through, unimix
+from rl_training.compiling import njit
 from rl_training.networks.acting import FAST, fast_tanh
 from rl_training.networks.compiled import fits
 from rl_training.networks.supports import exponentials
@@ -123,13 +123,13 @@ class _DrawLatent(torch.autograd.Function):
         return _like(_draw_backward(shares, slopes, others, np.float32(UNIMIX)), probs), None
 
 
-@numba.njit(cache=True, fastmath=FAST, inline="always")
+@njit(fastmath=FAST, inline="always")
 def _sigmoid(x):  # type: ignore[no-untyped-def]
     """½ + ½ tanh(x / 2). The last term is 0, and NaN where x is: the tanh would make a number of it."""
     return HALF + HALF * fast_tanh(HALF * x) + ZERO * x
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _norm_silu_forward(x, scale, epsilon):  # type: ignore[no-untyped-def]
     count, size = x.shape
     y, inverse = np.empty((count, size), np.float32), np.empty(count, np.float32)
@@ -145,7 +145,7 @@ def _norm_silu_forward(x, scale, epsilon):  # type: ignore[no-untyped-def]
     return y, inverse
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _norm_silu_backward(x, scale, inverse, slope):  # type: ignore[no-untyped-def]
     """With n = x / rms and z = n · scale: ∂z = g σ(z) (1 + z (1 - σ(z))), ∂n = ∂z · scale, and
 
@@ -170,7 +170,7 @@ def _norm_silu_backward(x, scale, inverse, slope):  # type: ignore[no-untyped-de
     return to_x, to_scale
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _gated_forward(gates, bias, state):  # type: ignore[no-untyped-def]
     blocks, count, width = gates.shape[0], gates.shape[1], gates.shape[2] // 3
     out = np.empty(state.shape, np.float32)
@@ -186,7 +186,7 @@ def _gated_forward(gates, bias, state):  # type: ignore[no-untyped-def]
     return out
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _gated_backward(gates, bias, state, slope):  # type: ignore[no-untyped-def]
     blocks, count, width = gates.shape[0], gates.shape[1], gates.shape[2] // 3
     to_gates, to_state = np.empty(gates.shape, np.float32), np.empty(state.shape, np.float32)
@@ -210,7 +210,7 @@ def _gated_backward(gates, bias, state, slope):  # type: ignore[no-untyped-def]
     return to_gates, to_bias, to_state
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _draw_forward(logits, noise, unimix):  # type: ignore[no-untyped-def]
     count, classes, choices = logits.shape
     drawn, probs = np.zeros(logits.shape, np.float32), np.empty(logits.shape, np.float32)
@@ -244,7 +244,7 @@ def _draw_forward(logits, noise, unimix):  # type: ignore[no-untyped-def]
     return drawn, probs
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _draw_backward(probs, to_drawn, to_probs, unimix):  # type: ignore[no-untyped-def]
     """Through p = (1 - m) q + m / K with q = softmax(l): ∂l = (1 - m) q (g - Σ q g), g = ∂drawn + ∂p."""
     count, classes, choices = probs.shape

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.compiling import njit
 from rl_training.networks.acting import ACTIVATIONS, FAST, _view
 from rl_training.networks.blocks import (
     LANES,
@@ -77,7 +77,7 @@ def _layers(module: nn.Module) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray
     return tuple(weight for weight, _ in dense), tuple(bias for _, bias in dense)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _recurrent(latent, action, first, table, rest, heads, activation, num_actions):  # type: ignore[no-untyped-def]
     count = len(latent)
     following = np.empty_like(latent)
@@ -95,7 +95,7 @@ def _recurrent(latent, action, first, table, rest, heads, activation, num_action
     return reward, logits, value, following
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def advance(latent, action, first, table, rest, heads, activation, following):  # type: ignore[no-untyped-def]
     """The states [n, L] that the actions lead to, also as a block, and a block of what the heads say of them."""
     block, states = to_block(latent), len(latent)
@@ -107,7 +107,7 @@ def advance(latent, action, first, table, rest, heads, activation, following):  
     return block, _forward(block, heads, activation, states)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _forward(block, layers, activation, states):  # type: ignore[no-untyped-def]
     weights, biases = layers
     for i in range(len(weights) - 1):
@@ -115,7 +115,7 @@ def _forward(block, layers, activation, states):  # type: ignore[no-untyped-def]
     return dense(block, weights[-1], biases[-1], states, 0)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def _follow(block, change, states):  # type: ignore[no-untyped-def]
     """Add the change to the states of a block and scale each to [0, 1]; they come as rows of `states` too."""
     for i in range(len(states)):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.compiling import njit
 from rl_training.networks.acting import FAST, _view, fast_tanh
 from rl_training.networks.blocks import LANES, decode_block, dense, from_block, to_block
 from rl_training.networks.planning import SmallModel, advance, dense_layer
@@ -43,7 +43,7 @@ class SmallPrefixModel(SmallModel):
         return reward, logits, value, dict(zip(names, following, strict=True))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _recurrent_with_prefix(state, action, layers, memory):  # type: ignore[no-untyped-def]
     latent, hidden, cell, prefix, steps = state
     first, table, rest, heads, activation, num_actions = layers
@@ -79,7 +79,7 @@ def _recurrent_with_prefix(state, action, layers, memory):  # type: ignore[no-un
     return earned, logits, value, following, kept, remembered, total, since
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def _remember(gates, cells):  # type: ignore[no-untyped-def]
     """c ← σ(f) c + σ(i) tanh(g) in place, and h = σ(o) tanh(c), blocks; the gates [4 H, LANES] in torch's order."""
     size, half = len(cells), np.float32(0.5)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
+
+from rl_training.compiling import njit
 
 # 2ˣ = 2ⁿ 2ᶠ, n whole and |f| ≤ ½: added to this number, x is rounded to n, which is then in the lowest bits.
 ROUND = np.float32(1.5 * 2**23)
@@ -19,7 +20,7 @@ C1, C2, C3, C4, C5, C6 = (np.float32(math.log(2) ** i / math.factorial(i)) for i
 
 
 # Sums may not be reordered here: the rounding is in their order.
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "nnan", "nsz"})
+@njit(nogil=True, fastmath={"contract", "nnan", "nsz"})
 def exponentials(logits, top, out):  # type: ignore[no-untyped-def]
     for j in range(len(logits)):
         x = (logits[j] - top) * LOG2_E

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from rl_training.compiling import cache, can_write
 from rl_training.config import load_config
 from rl_training.errors import add_extra, one_line
 from rl_training.extras import EXTRAS, missing_packages
@@ -42,6 +43,7 @@ def check_up() -> dict[str, Any]:
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
             "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
         },
+        "cache": _cache(),
         "extras": {name: _extra(name) for name in EXTRAS},
         "self_test": self_test(),
     }
@@ -50,6 +52,23 @@ def check_up() -> dict[str, Any]:
 def _devices() -> dict[str, str]:
     names = {f"cuda:{index}": torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
     return {"cpu": torch.backends.cpu.get_cpu_capability()} | (names or {"cuda": "none found by torch"})
+
+
+def _cache() -> dict[str, str]:
+    """Where compiled functions are kept, and whose that is."""
+    folder, why, _ = cache()
+    if folder is None:
+        return {"folder": "none: every start compiles", "chosen": why}
+    try:
+        owner = folder.owner()
+    except (KeyError, OSError):  # a user without a name, or no folder yet
+        owner = f"uid {folder.stat().st_uid}" if folder.exists() else "nobody yet"
+    return {
+        "folder": str(folder),
+        "chosen": why,
+        "writable": "yes" if can_write(folder) else "no",
+        "owner": owner,
+    }
 
 
 def _extra(name: str) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import math
 
-import numba
 import numpy as np
+
+from rl_training.compiling import njit
 
 # [B, N]
 NODE = np.dtype(
@@ -85,7 +86,7 @@ def _halving_row(considered: int, num_simulations: int) -> list[int]:
     return row[:num_simulations]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def _make_node(nodes, edges, b, node, logits, value):  # type: ignore[no-untyped-def]
     """Fill the row of a node; False if its evaluation is not finite."""
     finite = math.isfinite(value)
@@ -112,7 +113,7 @@ def _make_node(nodes, edges, b, node, logits, value):  # type: ignore[no-untyped
     return finite
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def plant(nodes, edges, seen, logits, value, valid):  # type: ignore[no-untyped-def]
     """Make the roots; the priors of invalid actions are 0. `seen` [B, 2]: smallest and largest Q so far."""
     for b in range(len(value)):
@@ -133,7 +134,7 @@ def plant(nodes, edges, seen, logits, value, valid):  # type: ignore[no-untyped-
             edges[b, 0, a].prior /= total
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def _grow(nodes, edges, seen, b, new, leaf, action, reward, discount, logits, value):  # type: ignore[no-untyped-def]
     """Put node `new` at the end of the walk in tree b and back its value up to the root.
 
@@ -171,7 +172,7 @@ def _grow(nodes, edges, seen, b, new, leaf, action, reward, discount, logits, va
     return finite
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def advance_puct(  # type: ignore[no-untyped-def]
     nodes, edges, seen, made, reward, discount, logits, value, places, actions, max_depth, weights, bounds
 ):
@@ -232,7 +233,7 @@ def advance_puct(  # type: ignore[no-untyped-def]
     return finite
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def _improve(here, row, c_visit, c_scale, out):  # type: ignore[no-untyped-def]
     """logits + σ(completed Q) of a node's actions; returns the largest of them.
 
@@ -270,7 +271,7 @@ def _improve(here, row, c_visit, c_scale, out):  # type: ignore[no-untyped-def]
     return top
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def _best_considered(row, visits, gumbel, improved):  # type: ignore[no-untyped-def]
     """The valid root action with the largest gumbel + logits + σ(q) among those with this many visits."""
     best, highest = 0, -np.inf
@@ -281,7 +282,7 @@ def _best_considered(row, visits, gumbel, improved):  # type: ignore[no-untyped-
     return best
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def _follow_improved(here, row, c_visit, c_scale, improved):  # type: ignore[no-untyped-def]
     """argmax π'(a) - N(a) / (1 + Σ N), π' the improved policy of the node."""
     best, highest = 0, -np.inf
@@ -304,7 +305,7 @@ def _follow_improved(here, row, c_visit, c_scale, improved):  # type: ignore[no-
     return best
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@njit(nogil=True, fastmath=FAST)
 def advance_gumbel(  # type: ignore[no-untyped-def]
     nodes,
     edges,
@@ -363,7 +364,7 @@ def advance_gumbel(  # type: ignore[no-untyped-def]
     return finite
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def decide_gumbel(nodes, edges, gumbel, c_visit, c_scale, weights, action):  # type: ignore[no-untyped-def]
     """After the search: the improved policy at the roots, `weights` [B, A], and the `action` [B] to take.
 

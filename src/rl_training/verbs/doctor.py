@@ -6,7 +6,7 @@ from rl_training.verbs.options import Json, print_json
 
 
 def doctor(json_: Json = False) -> None:
-    """Show versions, devices, threads and extras, and test a small run.
+    """Show versions, devices, threads, numba's cache and extras, and test a small run.
 
     Exits with 1 when the small run fails. An extra that is missing is no failure.
     """
@@ -16,7 +16,7 @@ def doctor(json_: Json = False) -> None:
     if json_:
         print_json(found)
     else:
-        for heading in ("versions", "devices", "threads"):
+        for heading in ("versions", "devices", "threads", "cache"):
             print(heading)
             width = max(map(len, found[heading]))
             for name, value in found[heading].items():

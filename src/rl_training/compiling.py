@@ -1,0 +1,167 @@
+"""`njit` for the whole package, and the folder of numba's cache: one that no other user can write.
+
+The index of the cache is a pickle, so whoever can write to it runs code here. Four places are tried: what
+`NUMBA_CACHE_DIR` names, the `__pycache__` folders of the package, the user's cache in the home directory, and, with a
+warning, the temporary directory. There a folder of a name that others can guess counts only if it is this user's own.
+`__pycache__` needs no such check: Python itself runs the bytecode that lies there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache as once
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+
+PACKAGE = Path(__file__).parent
+SETTINGS: Any = numba.config
+VARIABLE = "NUMBA_CACHE_DIR"
+OTHERS, GROUP_AND_OTHERS = stat.S_IWOTH, stat.S_IWGRP | stat.S_IWOTH
+
+
+class Cache(NamedTuple):
+    """Where compiled functions are kept between runs."""
+
+    folder: Path | None  # None: nowhere
+    why: str
+    problem: str = ""  # to warn of
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` whose result is kept in the cache, if there is one."""
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        if cache().folder is not None:
+            try:
+                return numba.njit(cache=True, **options)(function)
+            except RuntimeError as error:
+                if "no locator" not in str(error):
+                    raise
+                # The folder is there, but has no room for a file: a full disk.
+                warnings.warn("numba cannot write to its cache: every start compiles again", stacklevel=2)
+        return numba.njit(**options)(function)
+
+    return compiled
+
+
+@once
+def cache() -> Cache:
+    """The cache of this process. Processes that it starts inherit the choice through the environment."""
+    named = os.environ.get(VARIABLE) or SETTINGS.CACHE_DIR
+    if named and can_write(Path(named)):
+        return Cache(Path(named), f"{VARIABLE} names it")
+    chosen = _in_package() or _outside()
+    problem = f"{VARIABLE} names {named}, which cannot be written" if named else chosen.problem
+    if problem:
+        instead = (
+            f"numba's cache is {chosen.folder}" if chosen.folder else "every start compiles for some seconds"
+        )
+        warnings.warn(f"{problem}: {instead}; {VARIABLE} chooses another place", stacklevel=2)
+    return chosen
+
+
+def _in_package() -> Cache | None:
+    rooms = {file.parent for file in PACKAGE.glob("*/*.py")}
+    if all(can_write(room / "__pycache__") for room in rooms):
+        return Cache(PACKAGE, "the __pycache__ folders of the package")
+    return None
+
+
+def _outside() -> Cache:
+    if folder := _kept(_in_home, OTHERS):
+        return _use(Cache(folder, "the user's cache, since the package's folders cannot be written"))
+    problem = "neither the package's folders nor the home directory can be written"
+    if folder := _kept(_of_this_user, GROUP_AND_OTHERS):
+        return _use(Cache(folder, "this user's folder in the temporary directory", problem))
+    if folder := _kept(_fresh, GROUP_AND_OTHERS):
+        problem += f", and {_name_of_this_user()} is not this user's alone"
+        return _use(Cache(folder, "until this process ends", problem))
+    return Cache(None, "there is no folder that only this user can write", problem)
+
+
+def _use(chosen: Cache) -> Cache:
+    # The variable for numba, which reads it again when it compiles, and for processes to come.
+    os.environ[VARIABLE] = SETTINGS.CACHE_DIR = str(chosen.folder)
+    return chosen
+
+
+def _kept(make: Callable[[], Path], writers: int) -> Path | None:
+    """The folder that `make` makes or finds, if it can be written and only by this user."""
+    try:
+        folder = make()
+        if private(folder, writers):
+            tempfile.TemporaryFile(dir=folder).close()  # where there is no room, numba would refuse
+            return folder
+    except OSError:
+        pass
+    return None
+
+
+def private(folder: Path, writers: int = GROUP_AND_OTHERS) -> bool:
+    """Whether the folder is this user's, and none of `writers` can write to it or put another in its place.
+
+    Root can always do so. The path must hold no link.
+    """
+    here, above = folder.lstat(), [parent.lstat() for parent in folder.parents]
+    return (
+        here.st_uid == os.geteuid()
+        and not here.st_mode & writers
+        and all(stat.S_ISDIR(status.st_mode) for status in (here, *above))
+        and all(status.st_uid in (0, os.geteuid()) for status in above)
+        # In a sticky folder, as /tmp is, an entry can be moved by its owner alone.
+        and all(status.st_mode & stat.S_ISVTX or not status.st_mode & writers for status in above)
+    )
+
+
+def _in_home() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
+    if not folder.is_absolute():
+        raise FileNotFoundError("nobody knows where the home directory is")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder.resolve()  # a link of the user's own is followed here, and never again
+
+
+def _name_of_this_user() -> Path:
+    return Path(tempfile.gettempdir()).resolve() / f"rl_training-numba-{os.geteuid()}"
+
+
+def _of_this_user() -> Path:
+    folder = _name_of_this_user()
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    if os.fstat(handle).st_uid != os.geteuid() or os.fstat(handle).st_mode & 0o077:
+        os.close(handle)
+        raise PermissionError(f"{folder} is not this user's alone")
+    # Held while the process lives: systemd leaves a locked folder in /tmp alone, so nobody can take its name.
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return folder
+
+
+def _fresh() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="rl_training-numba-")).resolve()
+    atexit.register(_remove, folder, os.getpid())
+    return folder
+
+
+def _remove(folder: Path, maker: int) -> None:
+    if os.getpid() == maker:  # and not a fork of it
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def can_write(folder: Path) -> bool:
+    """Whether files can be written there once the folder has been made."""
+    while not os.path.exists(folder) and folder != folder.parent:  # False also where one may not look
+        folder = folder.parent
+    return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)

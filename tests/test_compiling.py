@@ -1,0 +1,251 @@
+"""Where numba keeps what it compiled: never in a folder that another user can write."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from runs import in_child
+from users import NOBODY, STRANGER, become, needs_root, public_folder
+
+from rl_training import compiling
+from rl_training.compiling import Cache, njit, private
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine in small: the package and the home directory cannot be written, `tmp` is everybody's."""
+    njit()(plus_one)(
+        1
+    )  # a child that is another user may be unable to read what numba imports when it compiles
+    with public_folder() as folder:
+        for name in ("package/room", "home", "tmp"):
+            (folder / name).mkdir(parents=True)
+        (folder / "package/room/module.py").touch()
+        (folder / "tmp").chmod(0o1777)
+        monkeypatch.setattr(compiling, "PACKAGE", folder / "package")
+        monkeypatch.setattr(compiling.SETTINGS, "CACHE_DIR", "")
+        monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
+        monkeypatch.setenv("HOME", str(folder / "home"))
+        for name in ("XDG_CACHE_HOME", compiling.VARIABLE):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        yield folder
+
+
+def plus_one(number: int) -> int:
+    return number + 1
+
+
+def choose() -> tuple[Cache, list[str]]:
+    """Choose anew, and what was warned of."""
+    compiling.cache.cache_clear()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        chosen = compiling.cache()
+    return chosen, [str(warning.message) for warning in warned]
+
+
+def as_user(user: int, test: Callable[[], None]) -> None:
+    """Run the test in a fork that is this user."""
+
+    def child() -> None:
+        become(user)
+        os.umask(0o022)
+        test()
+
+    assert in_child(child) == 0
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@needs_root
+def test_without_a_writable_home_it_is_the_users_own_folder_with_one_warning(place):
+    own = place / f"tmp/rl_training-numba-{NOBODY}"
+
+    def test() -> None:
+        chosen, warned = choose()
+        assert chosen.folder == own
+        assert mode(own) == 0o700
+        assert own.lstat().st_uid == NOBODY
+        assert len(warned) == 1
+        assert str(own) in warned[0]
+        assert "\n" not in warned[0]
+        assert njit()(plus_one)(1) == 2
+        assert list(own.rglob("*.nbi"))
+        # What this process starts has the choice from the environment and says nothing.
+        assert os.environ["NUMBA_CACHE_DIR"] == str(own)
+        assert choose() == (Cache(own, "NUMBA_CACHE_DIR names it"), [])
+
+    as_user(NOBODY, test)
+    as_user(NOBODY, test)  # the second process finds the folder that the first one made
+
+
+@needs_root
+@pytest.mark.parametrize("made", ["by another user", "a link", "a file", "open to others", "open to readers"])
+def test_a_folder_that_may_be_anothers_is_not_used(place, made):
+    guessed = place / f"tmp/rl_training-numba-{NOBODY}"
+
+    def plant() -> None:
+        os.umask(0)
+        if made == "a link":
+            (place / "tmp/theirs").mkdir(mode=0o777)
+            guessed.symlink_to(place / "tmp/theirs")
+        elif made == "a file":
+            guessed.touch()
+        else:
+            guessed.mkdir(mode=0o755 if made == "open to readers" else 0o777)
+
+    def test() -> None:
+        chosen, warned = choose()
+        assert chosen.folder is not None
+        assert chosen.folder.parent == place / "tmp"
+        assert chosen.folder != guessed
+        assert private(chosen.folder)
+        assert mode(chosen.folder) == 0o700
+        assert len(warned) == 1
+        assert str(guessed) in warned[0]
+        assert njit()(plus_one)(1) == 2
+        assert list(chosen.folder.rglob("*.nbi"))
+        compiling._remove(chosen.folder, os.getppid())  # another process leaves it alone
+        assert chosen.folder.exists()
+        compiling._remove(chosen.folder, os.getpid())
+        assert not chosen.folder.exists()
+
+    as_user(NOBODY if made.startswith("open") else STRANGER, plant)
+    as_user(NOBODY, test)
+    assert not list(guessed.rglob("*")), "something was written to a folder that may be another's"
+
+
+@needs_root
+def test_a_cache_that_another_user_made_first_runs_no_code_here(place):
+    guessed, marker = place / f"tmp/rl_training-numba-{NOBODY}", place / "tmp/marker"
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, ...]:
+            return os.mkdir, (str(marker),)
+
+    def plant() -> None:
+        os.umask(0)
+        guessed.mkdir(mode=0o777)
+        os.environ["NUMBA_CACHE_DIR"] = compiling.SETTINGS.CACHE_DIR = str(guessed)
+        choose()
+        assert njit()(plus_one)(1) == 2
+        for index in guessed.rglob("*.nbi"):
+            index.write_bytes(pickle.dumps(Evil()))
+
+    def test(named: bool) -> None:
+        if named:
+            os.environ["NUMBA_CACHE_DIR"] = compiling.SETTINGS.CACHE_DIR = str(guessed)
+        choose()
+        try:
+            assert njit()(plus_one)(1) == 2
+        except Exception:
+            assert named  # what it has read is no index
+
+    as_user(STRANGER, plant)
+    as_user(NOBODY, lambda: test(named=False))
+    assert not marker.exists()
+    as_user(NOBODY, lambda: test(named=True))
+    assert marker.exists(), "the attack would not have worked anyway"
+
+
+@needs_root
+def test_where_others_can_replace_every_folder_nothing_is_kept(place):
+    (place / "tmp").chmod(0o777)  # not sticky: whoever likes can move entries of others away
+
+    def test() -> None:
+        chosen, warned = choose()
+        assert chosen.folder is None
+        assert len(warned) == 1
+        assert "every start compiles" in warned[0]
+        assert njit()(plus_one)(1) == 2
+        assert "NUMBA_CACHE_DIR" not in os.environ
+
+    as_user(NOBODY, test)
+    assert not [path for path in (place / "tmp").rglob("*") if path.is_file()]
+
+
+@needs_root
+def test_a_home_is_used_if_others_cannot_write_there(place):
+    cache = place / "home/.cache/numba"
+    os.chown(place / "home", NOBODY, NOBODY)
+
+    def test() -> None:
+        assert choose()[0].folder == cache
+        assert choose()[1] == []
+
+    as_user(NOBODY, test)
+    cache.chmod(0o777)
+    as_user(NOBODY, lambda: _assert_not(cache))
+    # A home in a folder of everybody's, as with HOME=/tmp: another user may have made what lies in it.
+    cache.chmod(0o700)
+    os.chown(place / "home/.cache", STRANGER, STRANGER)
+    as_user(NOBODY, lambda: _assert_not(cache))
+
+
+def _assert_not(folder: Path) -> None:
+    assert choose()[0].folder not in (None, folder)
+
+
+@needs_root
+def test_a_user_without_a_home_leaves_nothing_in_the_current_folder(place, monkeypatch):
+    monkeypatch.delenv("HOME")
+    (place / "work").mkdir()
+    os.chown(place / "work", STRANGER, STRANGER)
+    monkeypatch.chdir(place / "work")
+
+    def test() -> None:  # no name, no home
+        assert choose()[0].folder == place / f"tmp/rl_training-numba-{STRANGER}"
+        assert njit()(plus_one)(1) == 2
+
+    as_user(STRANGER, test)
+    assert not list((place / "work").iterdir())
+
+
+@needs_root
+def test_a_folder_that_the_user_names_is_used_if_it_can_be_written(place, monkeypatch):
+    (place / "named").mkdir()
+
+    def test() -> None:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(place / "named"))
+        chosen, warned = choose()
+        assert chosen.folder == place / f"tmp/rl_training-numba-{NOBODY}"
+        assert len(warned) == 1
+        assert str(place / "named") in warned[0]
+
+    as_user(NOBODY, test)
+    os.chown(place / "named", NOBODY, NOBODY)
+
+    def test_again() -> None:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(place / "named"))
+        assert choose() == (Cache(place / "named", "NUMBA_CACHE_DIR names it"), [])
+
+    as_user(NOBODY, test_again)
+
+
+def test_a_package_that_can_be_written_keeps_its_own(place):
+    chosen, warned = choose()
+    assert chosen.folder == place / "package"
+    assert warned == []
+    assert "NUMBA_CACHE_DIR" not in os.environ
+    compiling.cache.cache_clear()
+
+
+def test_a_cache_without_room_is_no_reason_to_stop(monkeypatch):
+    def njit_of_numba(**options: object) -> Callable[..., object]:
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function 'plus_one': no locator available for file 'x.py'")
+        return lambda function: function
+
+    monkeypatch.setattr(compiling.numba, "njit", njit_of_numba)
+    with pytest.warns(UserWarning, match="every start compiles again"):
+        assert njit()(plus_one)(1) == 2
