@@ -1,8 +1,13 @@
-"""Probe environments are registered, and torch keeps to one thread, in every test; small runs that tests share."""
+"""Every test has a folder and a home of its own, probe environments, one thread of torch; small runs are shared."""
 
-from collections.abc import Callable
+import os
+import shutil
+import site
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import probes  # noqa: F401
 import pytest
 import torch
@@ -11,6 +16,45 @@ from runs import small_config
 from rl_training import train
 
 torch.set_num_threads(1)
+# Examples that failed before are kept in the folder that is worked in, and a deadline measures the machine.
+hypothesis.settings.register_profile("alone", database=None, deadline=None)
+hypothesis.settings.load_profile("alone")
+
+# Where programs look for what a user keeps, and settings of theirs: none of it is for tests to see.
+HOMES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+SETTINGS = ("WANDB_", "MLFLOW_", "RAY_", "MINARI_", "MPL", "GIT_")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the whole session an empty home, before any library has looked for the user's."""
+    user_base = site.getuserbase()
+    patch, home = pytest.MonkeyPatch(), Path(tempfile.mkdtemp(prefix="home-"))
+    for name in HOMES:
+        patch.setenv(name, str(home / name.lower()))
+        (home / name.lower()).mkdir()
+    for name in [name for name in os.environ if name.startswith(SETTINGS)]:
+        patch.delenv(name)
+    patch.setenv("PYTHONUSERBASE", user_base)  # packages that the user installed stay where they are
+    config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+    config.add_cleanup(patch.undo)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def outside_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures that tests share are made in an empty folder too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("shared"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Every test works in an empty folder: it does not see what lies in the checkout, and leaves nothing there."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert Path.cwd().is_relative_to(tmp_path_factory.getbasetemp()), f"the test went to {Path.cwd()}"
 
 
 @pytest.fixture(scope="session")

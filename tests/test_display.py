@@ -11,6 +11,7 @@ from rich.console import Console
 from rl_training.runtime.display import (
     Display,
     LiveDisplay,
+    Pace,
     PlainDisplay,
     QuietDisplay,
     duration,
@@ -45,7 +46,7 @@ def drive(display: Display, updates: int = 200, total: int = 100_000) -> None:
         }
         if update % (updates // 10) == 0:
             metrics["eval/mean_return"] = 480 * share
-        display.update(int(total * share), metrics, {"wall_seconds": 30 * share, "steps_per_second": 3333.0})
+        display.update(int(total * share), metrics, {"wall_seconds": 30 * share, "pace": 3333.0})
     display.finish({"episode_return": 500.0})
 
 
@@ -123,7 +124,7 @@ def test_live_display_shows_progress_returns_evaluation_and_moving_knobs_only() 
 def test_live_display_halfway() -> None:
     display, console = live()
     display.start(CONFIG, RUN, 0, 1000)
-    display.update(500, {"clip_coef": 0.1}, {"wall_seconds": 61.0, "steps_per_second": 8.0})
+    display.update(500, {"clip_coef": 0.1}, {"wall_seconds": 61.0, "pace": 8.0})
     console.print(display.render())
     display.finish({})
     text = console.export_text()
@@ -131,6 +132,34 @@ def test_live_display_halfway() -> None:
     assert "1 min 01 s gone, 1 min 02 s left" in text
     assert "evaluation" not in text
     assert "knobs" not in text
+
+
+def test_the_first_iteration_compiles_and_says_nothing_about_the_time_left() -> None:
+    pace = Pace(total=1000)
+    pace.mark(10, 120.0)  # two minutes of compiling
+    assert pace.timing() == {}
+    for display, text in (
+        (PlainDisplay(io.StringIO(), lines=100), "step    10 (  1 %)"),
+        (live()[0], "2 min 00 s gone"),
+    ):
+        display.start(CONFIG, RUN, 0, 1000)
+        display.update(10, {}, {"wall_seconds": 120.0, "steps_per_second": 0.1} | pace.timing())
+        display.finish({})
+        shown = display.out.getvalue() if isinstance(display, PlainDisplay) else display.console.export_text()
+        assert text in shown and "left" not in shown and "steps/s" not in shown
+    pace.mark(20, 120.5)
+    assert pace.timing() == {"pace": 20.0}
+
+
+def test_the_pace_is_that_of_the_last_fifth_of_the_run() -> None:
+    pace = Pace(total=1000)
+    for step in range(501):
+        pace.mark(step, float(step))
+    assert pace.timing()["pace"] == 1.0
+    for step in range(501, 701):
+        pace.mark(step, 500 + (step - 500) / 10)
+    assert pace.timing()["pace"] == pytest.approx(10.0)
+    assert len(pace.marks) <= 52
 
 
 def test_a_run_that_is_over_says_so() -> None:

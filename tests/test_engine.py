@@ -1,9 +1,10 @@
 """The engine's promises: what it does now and then changes nothing, what is wrong stops it, and it can be stopped."""
 
+import io
 import json
 import os
 import signal
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from runs import RUNS, in_child, small_config
 from rl_training import resume, train
 from rl_training.errors import NonFiniteError, RunError, StorageError
 from rl_training.registry import ALGORITHMS, trainer_class
+from rl_training.runtime import engine
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.display import QuietDisplay
+from rl_training.runtime.display import PlainDisplay, QuietDisplay
 from rl_training.runtime.engine import Engine, Progress
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer, train_ppo
 from rl_training.runtime.trainer import Trainer
@@ -229,22 +231,17 @@ def test_a_signal_saves_and_the_resumed_run_is_the_same(number, name, tmp_path):
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
 
 
-def test_a_second_signal_stops_at_once(tmp_path):
-    config = small_config("ppo-cartpole", num_steps=10_000, total_timesteps=10**7)
+def test_a_second_signal_stops_at_once(tmp_path, monkeypatch):
+    """The first one is noticed between iterations; here both come in the middle of the first iteration."""
 
-    def impatient():
-        def twice(*_):
+    def iterate(trainer, knobs):
+        for place in ("once", "twice"):
             os.kill(os.getpid(), signal.SIGTERM)
-            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            (tmp_path / place).touch()
 
-        signal.signal(signal.SIGALRM, twice)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        train(config, run_dir=tmp_path / "run")
-
-    began = time.monotonic()
-    assert in_child(impatient) is None  # ended by the signal, in the middle of its first long iteration
-    assert time.monotonic() - began < 10
+    monkeypatch.setattr(PPOTrainer, "iterate", iterate)
+    assert in_child(lambda: train(small_config("ppo-cartpole"), run_dir=tmp_path / "run")) is None
+    assert (tmp_path / "once").exists() and not (tmp_path / "twice").exists()
 
 
 def test_a_nan_in_the_final_observation_of_a_cut_episode_is_named(tmp_path):
@@ -285,6 +282,27 @@ def test_timing_is_apart_from_the_metrics(tmp_path):
     timing = [json.loads(line) for line in (tmp_path / "run" / "timing.jsonl").read_text().splitlines()]
     assert all(line.keys() >= {"step", "wall_seconds", "steps_per_second"} for line in timing)
     assert "wall_seconds" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_compiling_in_the_first_iteration_does_not_count_as_speed(tmp_path, monkeypatch):
+    """A clock on which the first iteration takes 100 seconds, and every later one 1."""
+    config = small_config("ppo-cartpole", total_timesteps=1280, log_interval=128)
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    out, iterate = io.StringIO(), PPOTrainer.iterate
+
+    def slow_at_first(trainer, knobs):
+        clock.now += 1.0 if clock.now else 100.0
+        return iterate(trainer, knobs)
+
+    monkeypatch.setattr(engine, "time", clock)
+    monkeypatch.setattr(PPOTrainer, "iterate", slow_at_first)
+    train(config, run_dir=tmp_path / "run", display=PlainDisplay(out))
+    first, second, *_ = [line for line in out.getvalue().splitlines() if line.startswith("step")]
+    assert "steps/s" not in first and "left" not in first
+    assert second.endswith("128 steps/s  8 s left")
+    timing = [json.loads(line) for line in (tmp_path / "run" / "timing.jsonl").read_text().splitlines()]
+    assert (timing[0]["wall_seconds"], timing[0]["steps_per_second"]) == (100.0, 1.3)
+    assert "pace" not in timing[-1]
 
 
 def test_the_learning_rate_moves_the_weights(tmp_path):

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,10 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 
 class Display(Protocol):
-    """What the engine calls. `steps` and `total` count environment steps."""
+    """What the engine calls. `steps` and `total` count environment steps.
+
+    `timing` is a line of timing.jsonl and, once it is known, the `pace` of the run in steps per second.
+    """
 
     def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None: ...
 
@@ -92,9 +96,9 @@ class PlainDisplay(QuietDisplay):
             if name in self.gathered:
                 step, value = self.gathered[name]
                 parts.append(f"{words} {number(value)}" + ("" if step == steps else f" at {step:,}"))
-        if "steps_per_second" in timing:
-            parts.append(f"{timing['steps_per_second']:,.0f} steps/s")
-            parts.append(f"{duration(time_left(steps, self.total, timing))} left")
+        if "pace" in timing:
+            parts.append(f"{timing['pace']:,.0f} steps/s")
+            parts.append(f"{duration(time_left(steps, self.total, timing['pace']))} left")
         self._print("  ".join(parts))
         self.gathered.clear()
 
@@ -196,10 +200,12 @@ class LiveDisplay(QuietDisplay):
         body.add_column(style="dim", no_wrap=True)
         body.add_column(overflow="fold")
         body.add_row("progress", top)
-        if "steps_per_second" in self.timing:
-            left = duration(time_left(self.steps, self.total, self.timing))
-            gone = duration(self.timing.get("wall_seconds", 0.0))
-            body.add_row("time", f"{gone} gone, {left} left, {self.timing['steps_per_second']:,.0f} steps/s")
+        if "wall_seconds" in self.timing:
+            spent = f"{duration(self.timing['wall_seconds'])} gone"
+            if "pace" in self.timing:
+                left = duration(time_left(self.steps, self.total, self.timing["pace"]))
+                spent += f", {left} left, {self.timing['pace']:,.0f} steps/s"
+            body.add_row("time", spent)
         if self.returns:
             line = Text(number(self.returns[-1]), style="bold")
             line.append(f"  {sparkline(self.returns)}", style="green")
@@ -242,9 +248,32 @@ def knob_names(config: Any) -> tuple[str, ...]:
     return tuple(name for name in fields if f"{name}_schedule" in fields)
 
 
-def time_left(steps: int, total: int, timing: Mapping[str, float]) -> float:
-    """Seconds to the end of the run at the present speed."""
-    return max(0, total - steps) / max(timing["steps_per_second"], 1e-9)
+class Pace:
+    """Steps per second over the last fifth of a run, without the first iteration: there functions are compiled."""
+
+    def __init__(self, total: int) -> None:
+        self.span = total / 5
+        self.marks: deque[tuple[int, float]] = (
+            deque()
+        )  # (steps, seconds) after iterations, some fifty at most
+
+    def mark(self, steps: int, seconds: float) -> None:
+        """Note the end of an iteration."""
+        self.now = (steps, seconds)
+        if not self.marks or steps - self.marks[-1][0] >= self.span / 50:
+            self.marks.append(self.now)
+        while len(self.marks) > 1 and steps - self.marks[1][0] >= self.span:
+            self.marks.popleft()
+
+    def timing(self) -> dict[str, float]:
+        """`pace`, once it is known: it takes two iterations."""
+        steps, seconds = (now - before for now, before in zip(self.now, self.marks[0], strict=True))
+        return {"pace": steps / seconds} if seconds > 0 else {}
+
+
+def time_left(steps: int, total: int, pace: float) -> float:
+    """Seconds to the end of the run at this speed."""
+    return max(0, total - steps) / max(pace, 1e-9)
 
 
 def duration(seconds: float) -> str:

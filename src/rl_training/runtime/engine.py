@@ -24,7 +24,7 @@ from rl_training.config import Config
 from rl_training.envs.spaces import space_to_json
 from rl_training.errors import NonFiniteError, StorageError
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.display import Display
+from rl_training.runtime.display import Display, Pace
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
 from rl_training.runtime.trackers import Trackers
@@ -103,6 +103,7 @@ class Engine:
         self.trackers = Trackers(self.display.warning)
         self.display.start(config, self.run.path, progress.steps, total)
         self.began, self.began_at = time.perf_counter(), progress.steps
+        self.pace = Pace(total)
         self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)
         try:
             if progress.steps < total:
@@ -142,6 +143,7 @@ class Engine:
         progress.iteration += 1
         progress.steps += metrics.steps
         progress.window.add(metrics)
+        self.pace.mark(progress.steps, time.perf_counter())
         if progress.due("log", config.log_every, total):
             self._write(progress.window.take() | knobs.used)
         if progress.due("evaluate", config.eval_every, total):
@@ -175,7 +177,7 @@ class Engine:
             self.timing_log.flush()
         self.trackers.write(self.progress.steps, values)
         self.progress.latest |= values
-        self.display.update(self.progress.steps, values, timing)
+        self.display.update(self.progress.steps, values, timing | self.pace.timing())
 
     def _evaluate(self) -> None:
         """A line of its own: training's lines are the same however often a run is evaluated."""
