@@ -263,7 +263,9 @@ def test_the_page_of_metrics_has_exactly_the_names_a_run_writes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
-def test_every_metric_of_an_algorithm_is_on_its_page_or_on_that_of_all(algo: str, tmp_path: Path) -> None:
+def test_every_metric_of_an_algorithm_is_on_a_page_and_its_time_is_told_apart(
+    algo: str, tmp_path: Path
+) -> None:
     name = next(name for name, run in RUNS.items() if run["algo"] == algo)
     result = train(small_config(name), run_dir=tmp_path / "run")
     lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
@@ -271,6 +273,12 @@ def test_every_metric_of_an_algorithm_is_on_its_page_or_on_that_of_all(algo: str
     # What tasks are called is no part of a metric's name.
     written = {re.sub(r"task/.+/", "task/NAME/", name) for line in lines for name in json.loads(line)}
     assert {name for name in written if not any(f"`{name}`" in page for page in pages)} == set()
+    timing = json.loads((result.run_dir / "timing.jsonl").read_text().splitlines()[-1])
+    assert timing["collect_seconds"] > 0
+    assert timing["learn_seconds"] >= 0
+    assert (
+        timing["collect_seconds"] + timing["learn_seconds"] <= timing["wall_seconds"] + 0.002
+    )  # each is rounded
 
 
 def value_of(config: Config, key: str) -> str:

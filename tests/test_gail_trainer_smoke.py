@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,21 @@ def test_the_shipped_demonstrations_are_those_of_experts() -> None:
         assert about["env_id"] == config.env_id
         assert about["episodes"] == episodes and min(about["returns"]) >= lowest
         assert load_demonstrations(config.demonstrations).returns == about["returns"]
+
+
+def test_behaviour_cloning_counts_as_learning_and_not_as_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+    clone, ended = GAILTrainer.clone, []
+
+    def cloning(trainer: GAILTrainer, now: Any) -> dict[str, float]:
+        found = clone(trainer, now)
+        ended.append(time.perf_counter())
+        return found
+
+    monkeypatch.setattr(GAILTrainer, "clone", cloning)
+    config = load_config(
+        TINY | {"algo": "gail", "demonstrations": "gail/cartpole_expert.npz", "bc_epochs": 1}
+    )
+    trainer = GAILTrainer(config)
+    metrics = trainer.iterate(Controls.of(config).at(0))
+    assert metrics.began is not None
+    assert ended[0] <= metrics.began < metrics.gathered

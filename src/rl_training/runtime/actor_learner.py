@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -151,7 +150,7 @@ class ActorLearnerTrainer(Trainer):
         An actor goes on as soon as its fragment is taken, with the weights as they stand. `obs` has a row more, what
         follows the last step, and `cut` holds what was seen where time limits ended episodes: (t, lane, obs).
         """
-        config, began = self.config, time.perf_counter()
+        config = self.config
         episodes, lags, carries, cut = [], [], [], []
         for place in range(config.fragments_per_update):
             fragment = self.fleet.take()
@@ -178,7 +177,6 @@ class ActorLearnerTrainer(Trainer):
             for parts in zip(*carries, strict=True)
         )
         metrics = Metrics(config.steps_per_iteration, episodes)
-        metrics.collect_seconds = time.perf_counter() - began
         p95 = float(np.percentile(lags, 95))
         metrics.add(
             {"policy_lag_mean": float(np.mean(lags)), "policy_lag_p95": p95, "policy_lag_max": max(lags)}

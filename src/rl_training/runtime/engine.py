@@ -131,15 +131,16 @@ class Engine:
     def _iterate(self) -> None:
         config, progress, total = self.config, self.progress, self.config.total_timesteps
         seed_everything(fold(config.seed, "iteration", progress.iteration))
-        knobs = self.controls.at(progress.steps)
+        knobs, began = self.controls.at(progress.steps), time.perf_counter()
         with self._spending("learn"):
             try:
                 metrics = self.trainer.iterate(knobs)
             except NonFiniteError as error:
                 steps = progress.steps + (error.step or 0)
                 raise NonFiniteError(error.tensor, error.env_index, steps) from error
-        self.spent["collect"] += metrics.collect_seconds
-        self.spent["learn"] -= metrics.collect_seconds
+        collect = metrics.gathered - (began if metrics.began is None else metrics.began)
+        self.spent["collect"] += collect
+        self.spent["learn"] -= collect
         progress.iteration += 1
         progress.steps += metrics.steps
         progress.window.add(metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -14,13 +15,20 @@ from rl_training.state.stateful import Stateful
 
 
 class Metrics:
-    """What one iteration reports: its environment steps, the episodes that ended, and means of what was added."""
+    """What one iteration reports: its environment steps, the episodes that ended, and means of what was added.
+
+    It is made as soon as experience has been gathered: the time until then is `collect_seconds` of timing.jsonl,
+    and the rest of the iteration is `learn_seconds`.
+    """
 
     def __init__(self, steps: int, episodes: list[tuple[int, float, int]]) -> None:
         self.steps = steps
         self.episodes = episodes  # (lane, return, length)
         self.values: dict[str, list[Tensor | float]] = {}
-        self.collect_seconds = 0.0  # of the clock, for timing.jsonl: how long gathering experience took
+        self.began: float | None = (
+            None  # when gathering began by `time.perf_counter`; None: with the iteration
+        )
+        self.gathered = time.perf_counter()
 
     def add(self, values: Mapping[str, Tensor | float]) -> None:
         """Take in one value for each name; names added several times are averaged."""

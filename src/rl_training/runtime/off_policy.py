@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,7 +78,6 @@ class OffPolicyTrainer(Trainer):
     def gather(self, knobs: Knobs) -> Metrics:
         """Take the iteration's steps and remember them."""
         config, environments = self.config, self.environments
-        began = time.perf_counter()
         led_to: list[Batch] = []
         for t in range(config.train_frequency):
             acted = self.choose(environments.obs, knobs, t * config.num_envs)
@@ -96,9 +94,7 @@ class OffPolicyTrainer(Trainer):
             self.agent.observe(step.next_obs)
             self.steps += config.num_envs
         check_finite(tree_map(lambda *rows: np.array(rows), *led_to), config.num_envs)
-        metrics = Metrics(config.steps_per_iteration, environments.take_finished())
-        metrics.collect_seconds = time.perf_counter() - began
-        return metrics
+        return Metrics(config.steps_per_iteration, environments.take_finished())
 
     def choose(self, obs: Any, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
         """The `action` to take `taken` steps into the iteration, and what else the replay keeps beside it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, ClassVar
 
 import torch
@@ -94,10 +93,8 @@ class OnPolicyTrainer(Trainer):
 
     def collect(self) -> tuple[Batch, Metrics]:
         """A rollout [T, B] of the current policy, and the iteration's metrics with the episodes that ended."""
-        began = time.perf_counter()
         rollout = self.collector.collect(self.agent, self.config.num_steps)
         metrics = Metrics(self.config.steps_per_iteration, self.collector.environments.take_finished())
-        metrics.collect_seconds = time.perf_counter() - began
         return rollout, metrics
 
     def add_advantages(self, rollout: Batch, now: Now) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -226,7 +225,7 @@ class ScaleZeroTrainer(Trainer):
         return metrics
 
     def gather(self, knobs: Knobs) -> Metrics:
-        config, began, active = self.config, time.perf_counter(), self.active()
+        config, active = self.config, self.active()
         per_step = config.num_envs * len(self.tasks)
         for t in range(config.train_frequency):
             now = knobs.after(t * per_step)
@@ -240,9 +239,7 @@ class ScaleZeroTrainer(Trainer):
                     task.step(plan, self.agent)
             self.steps += per_step
         finished = [episode for task in active for episode in task.take_finished()]
-        metrics = Metrics(config.steps_per_iteration, finished)
-        metrics.collect_seconds = time.perf_counter() - began
-        return metrics
+        return Metrics(config.steps_per_iteration, finished)
 
     def active(self) -> list[Task]:
         return [task for task in self.tasks if not task.solved]
