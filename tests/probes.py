@@ -165,6 +165,33 @@ class DictTarget(DictAndPicture):
         return -abs(float(action[0]) - self.bright)
 
 
+class Bright(Probe):
+    """Some steps; a picture, all dark or all bright, which the action must name. `shape` and `dtype` are the user's."""
+
+    length = 4
+
+    def __init__(self, shape=(12, 12, 3), dtype="uint8"):
+        self.dtype = np.dtype(dtype)
+        self.top = 255 if self.dtype == np.uint8 else 1
+        self.observation_space = spaces.Box(0, self.top, tuple(shape), self.dtype.type)
+
+    def observe(self):
+        self.bright = int(self.np_random.integers(2))
+        return np.full(self.observation_space.shape, self.top * self.bright, self.dtype)
+
+    def reward(self, action):
+        return float(action == self.bright)
+
+
+class BrightTarget(Bright):
+    """The same observations, with a continuous action that should be near 0 or 1."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reward(self, action):
+        return -abs(float(action[0]) - self.bright)
+
+
 class Counting(Probe):
     """Random length; the observation is 100 · (a number drawn at reset) + t, and truncates or terminates by turns.
 
@@ -361,6 +388,8 @@ for probe in (
     Coins,
     DictAndPicture,
     DictTarget,
+    Bright,
+    BrightTarget,
     Counting,
     NotANumber,
     Undetermined,

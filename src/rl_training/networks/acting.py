@@ -15,8 +15,9 @@ from torch import nn
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, Family
 from rl_training.compiling import njit
-from rl_training.networks.actor_critic import ActorCritic
-from rl_training.networks.encoders import Flat
+from rl_training.networks.actor_critic import ActionHead, ActorCritic, has_own_forward
+from rl_training.networks.dense import dense_layers
+from rl_training.networks.exact import is_exact
 
 # Above this many multiplications per step torch's matrix products win.
 MOST_MULTIPLICATIONS = 300_000
@@ -37,11 +38,12 @@ class SmallActorCritic:
     @classmethod
     def of(cls, network: ActorCritic, family: Family) -> SmallActorCritic | None:
         """For networks that are dense throughout, with actions of one choice or Gaussian; None for all others."""
-        inputs, hidden = network.actor_encoder
-        assert isinstance(hidden, nn.Sequential)
-        dense = isinstance(inputs, Flat) and len(hidden) > 0 and type(hidden[1]) in ACTIVATIONS
-        on_cpu = next(network.parameters()).device.type == "cpu"
-        if not (dense and on_cpu and isinstance(family, Categorical | DiagonalGaussian)):
+        ours = has_own_forward(network) and is_exact(network.actor_head, ActionHead)
+        if not ours or not isinstance(family, Categorical | DiagonalGaussian) or not _on_cpu(network):
+            return None
+        actor = dense_layers(network.actor_encoder, network.actor_head.output)
+        critic = dense_layers(network.critic_encoder or network.actor_encoder, network.critic_head)
+        if actor is None or critic is None or actor[1] is not critic[1] or actor[1] not in ACTIVATIONS:
             return None
         return cls(network, family)
 
@@ -92,13 +94,12 @@ class SmallNetwork:
         self._look_again()
 
     @classmethod
-    def of(cls, encoder: nn.Sequential, head: nn.Module) -> SmallNetwork | None:
-        """For networks that are dense throughout; None for all others."""
-        inputs, hidden = encoder
-        assert isinstance(hidden, nn.Sequential)
-        dense = isinstance(inputs, Flat) and len(hidden) > 0 and type(hidden[1]) in ACTIVATIONS
-        on_cpu = next(head.parameters()).device.type == "cpu"
-        return cls(encoder, head) if dense and on_cpu else None
+    def of(cls, network: Any, kind: type[nn.Module]) -> SmallNetwork | None:
+        """For a network of this kind that is dense throughout, an `encoder` and a `head`; None for all others."""
+        if not is_exact(network, kind) or not _on_cpu(network):
+            return None
+        found = dense_layers(network.encoder, network.head)
+        return cls(network.encoder, network.head) if found and found[1] in ACTIVATIONS else None
 
     def fits(self, count: int) -> bool:
         """Whether a batch of this many observations is small enough to be faster here."""
@@ -116,6 +117,10 @@ class SmallNetwork:
             self._look_again()  # an optimizer has moved the parameters into one vector
         rows = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
         return _forward(rows, self.layers, self.activation)
+
+
+def _on_cpu(network: nn.Module) -> bool:
+    return next(network.parameters()).device.type == "cpu"
 
 
 def _view(parameter: Any) -> np.ndarray:

@@ -20,6 +20,7 @@ from rl_training.algorithms.distributions import (
 from rl_training.algorithms.masking import mask_logits
 from rl_training.networks.dense import DenseStack
 from rl_training.networks.encoders import make_encoder, orthogonal
+from rl_training.networks.exact import Shortcut, is_exact, taken
 
 
 def action_family(space: spaces.Space[Any]) -> Family:
@@ -86,18 +87,14 @@ class ActorCritic(nn.Module):
         self.critic_encoder = None if shared_trunk else make_encoder(*encoder)[0]
         self.actor_head = ActionHead(features, family, log_std_init)
         self.critic_head = orthogonal(nn.Linear(features, 1), 1.0)
-        self.stacks: tuple[DenseStack | None, ...] = (None,)
-        if self.critic_encoder is not None:
-            self.stacks = (
-                DenseStack.of(self.actor_encoder, self.actor_head.output),
-                DenseStack.of(self.critic_encoder, self.critic_head),
-            )
+        self.stacks = Shortcut.of(self, dense_stacks)
 
     def for_loss(self, obs: Any) -> tuple[Tensor, Tensor]:
         """The same as `forward`, for a loss whose `backward` is called once; cheaper where layers are dense."""
-        if None in self.stacks:
+        stacks = taken(self.stacks)
+        if stacks is None:
             return self(obs)
-        output, value = (stack.for_loss(obs) for stack in self.stacks if stack is not None)
+        output, value = (stack.for_loss(obs) for stack in stacks)
         return self.actor_head.complete(output, obs), value.squeeze(-1)
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
@@ -106,9 +103,13 @@ class ActorCritic(nn.Module):
         return self.actor_head(features, obs), self.critic_head(seen).squeeze(-1)
 
     def policy(self, obs: Any) -> Tensor:
+        if not has_own_forward(self):
+            return self(obs)[0]
         return self.actor_head(self.actor_encoder(obs), obs)
 
     def value(self, obs: Any) -> Tensor:
+        if not has_own_forward(self):
+            return self(obs)[1]
         encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
         return self.critic_head(encoder(obs)).squeeze(-1)
 
@@ -147,3 +148,17 @@ class PhasicActorCritic(ActorCritic):
         else:
             seen = self.critic_encoder(obs)
         return self.critic_head(seen).squeeze(-1)
+
+
+def has_own_forward(network: nn.Module) -> bool:
+    """Whether a network's `forward` is the one that its `policy` and its `value` are halves of."""
+    return is_exact(network, ActorCritic, PhasicActorCritic)
+
+
+def dense_stacks(network: ActorCritic) -> tuple[DenseStack, DenseStack] | None:
+    """The actor and the critic as dense layers, where they are that and have an encoder each."""
+    if not has_own_forward(network) or not is_exact(network.actor_head, ActionHead):
+        return None
+    actor = DenseStack.of(network.actor_encoder, network.actor_head.output)
+    critic = DenseStack.of(network.critic_encoder, network.critic_head) if network.critic_encoder else None
+    return None if actor is None or critic is None else (actor, critic)

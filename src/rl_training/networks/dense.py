@@ -13,8 +13,35 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.networks.encoders import Flat
+from rl_training.networks.exact import is_exact
 
 Backward = Callable[[Tensor], None]
+
+
+def dense_layers(encoder: Any, head: Any) -> tuple[list[nn.Linear], type[nn.Module]] | None:
+    """The layers of a vector's encoder and of its linear head, and the one activation between them.
+
+    None for all other networks: pictures, no hidden layer, anything that is not exactly what `make_encoder` makes.
+    """
+    if not is_exact(encoder, nn.Sequential) or len(encoder) != 2:
+        return None
+    inputs, hidden = encoder
+    if not (is_exact(inputs, Flat) and is_exact(hidden, nn.Sequential) and len(hidden) > 1):
+        return None
+    found = stacked([*hidden, head])
+    if found is None or len(found[1]) != 1:
+        return None
+    return found[0], found[1].pop()
+
+
+def stacked(modules: list[Any]) -> tuple[list[nn.Linear], set[type[nn.Module]]] | None:
+    """Dense layers and the kinds of activations between them; None if they do not take turns, or are not exact."""
+    layers, activations = modules[::2], modules[1::2]
+    dense = all(is_exact(layer, nn.Linear) and layer.bias is not None for layer in layers)
+    if not dense or len(activations) != len(layers) - 1:
+        return None
+    kinds = {type(each) for each in activations}
+    return (layers, kinds) if all(is_exact(each, *kinds) for each in activations) else None
 
 
 class DenseStack:
@@ -24,14 +51,12 @@ class DenseStack:
         self.layers, self.relu = layers, relu
 
     @classmethod
-    def of(cls, encoder: nn.Sequential, head: nn.Module) -> DenseStack | None:
+    def of(cls, encoder: nn.Module, head: nn.Module) -> DenseStack | None:
         """For vectors that go through dense layers with ReLU or tanh; None for all other networks."""
-        inputs, hidden = encoder
-        assert isinstance(hidden, nn.Sequential)
-        kind = type(hidden[1]) if len(hidden) > 0 else None
-        if not isinstance(inputs, Flat) or kind not in (nn.ReLU, nn.Tanh):
+        found = dense_layers(encoder, head)
+        if found is None or found[1] not in (nn.ReLU, nn.Tanh):
             return None
-        return cls([layer for layer in (*hidden, head) if isinstance(layer, nn.Linear)], kind is nn.ReLU)
+        return cls(found[0], found[1] is nn.ReLU)
 
     def forward(self, obs: Tensor) -> list[Tensor]:
         """The inputs of every layer, and last the output [N, outputs]: hₖ = f(hₖ₋₁ Wₖᵀ + bₖ), without f at the end."""

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import decode
 from rl_training.networks.encoders import is_image, orthogonal
-from rl_training.networks.muzero import MuZeroNetwork
+from rl_training.networks.exact import Shortcut, is_exact, taken
+from rl_training.networks.muzero import MuZeroNetwork, VectorDynamics
+from rl_training.networks.planning import SmallModel
 from rl_training.networks.prefix_planning import SmallPrefixModel
 
 PREFIX_CHANNELS = 16  # to which a state of frames is reduced before it enters the memory, as in the paper
@@ -48,10 +50,8 @@ class EfficientZeroNetwork(MuZeroNetwork):
         channels = sizes["latent_size"] if is_image(observation_space) else None
         atoms = 2 * sizes["support_size"] + 1
         self.prefix = PrefixMemory(self.features, channels, prefix_size, atoms) if value_prefix else None
-        if self.prefix is not None and self.small is not None:
-            models = self.small.dynamics, self.prediction, self.small.kind
-            self.small = SmallPrefixModel(*models, self.prefix, prefix_horizon)
         self.projection = Projection(self.features, projection_size) if consistency else None
+        self.small = Shortcut.of(self, small_prefix_model)
 
     def initial(self, obs: Any) -> tuple[Tensor, Tensor, Any]:
         policy, value, latent = super().initial(obs)
@@ -65,8 +65,9 @@ class EfficientZeroNetwork(MuZeroNetwork):
     def recurrent(self, latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
         if self.prefix is None:
             return super().recurrent(latent, action)
-        if self.small is not None and self.small.fits:
-            return self.small.recurrent(latent, action)
+        small = taken(self.small)
+        if small is not None and small.fits:
+            return small.recurrent(latent, action)
         state = self.transition(latent["latent"], action)
         policy, value, reward = self.predict(state)
         more, hidden, cell = self.prefix.step(state, latent["hidden"], latent["cell"])
@@ -84,6 +85,18 @@ class EfficientZeroNetwork(MuZeroNetwork):
         assert self.prefix is not None
         windows = [self.prefix(window) for window in latents.split(self.prefix_horizon)]
         return reward + torch.cat(windows)
+
+
+def small_prefix_model(network: EfficientZeroNetwork) -> SmallModel | None:
+    """As `muzero.small_model`, with the prefix's memory where there is one."""
+    if not (is_exact(network, EfficientZeroNetwork) and is_exact(network.dynamics, VectorDynamics)):
+        return None
+    models: Any = network.dynamics, network.prediction
+    if network.prefix is None:
+        return SmallModel.of(*models)
+    parts = {network.prefix: PrefixMemory, network.prefix.reduce: nn.Identity, network.prefix.head: nn.Linear}
+    ours = all(is_exact(part, kind) for part, kind in parts.items()) and network.prefix.has_plain_cell
+    return SmallPrefixModel.of(*models, network.prefix, network.prefix_horizon) if ours else None
 
 
 class PrefixMemory(nn.Module):
@@ -105,8 +118,16 @@ class PrefixMemory(nn.Module):
 
     def step(self, state: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """States [N, ...] and the memory [N, H] before them → logits [N, 2S + 1] and the memory after them."""
-        hidden, cell = torch.lstm_cell(self.reduce(state), (hidden, cell), *self.cell.parameters())
-        return self.head(hidden), hidden, cell
+        if self.has_plain_cell:  # a quarter of the time of a sequence of one step
+            hidden, cell = torch.lstm_cell(self.reduce(state), (hidden, cell), *self.cell.parameters())
+            return self.head(hidden), hidden, cell
+        output, (hidden, cell) = self.cell(self.reduce(state)[None], (hidden[None], cell[None]))
+        return self.head(output[0]), hidden[0], cell[0]
+
+    @property
+    def has_plain_cell(self) -> bool:
+        """Whether the cell is one layer of torch's own LSTM, whose parameters say all of it."""
+        return is_exact(self.cell, nn.LSTM) and len(list(self.cell.parameters())) == 4
 
     def forward(self, states: Tensor) -> Tensor:
         """States [L, B, ...] after the memory was emptied → logits [L, B, 2S + 1]."""

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.masking import MASK
 from rl_training.networks.convolutions import convolve
+from rl_training.networks.exact import Shortcut, is_exact
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -105,6 +106,8 @@ class OneHot(Inputs):
 class ImageInputs(Inputs):
     """Convolutions and a dense layer; bytes are scaled to [0, 1] here and nowhere else."""
 
+    transient = ("first", "alternating")
+
     def __init__(self, space: spaces.Space[Any], features: int) -> None:
         super().__init__()
         assert space.shape is not None
@@ -112,6 +115,8 @@ class ImageInputs(Inputs):
         self.channels_last = space.shape[-1] < space.shape[0]
         height, width, channels = space.shape if self.channels_last else (*space.shape[1:], space.shape[0])
         self.convolutions = nn.Sequential(*self.layers(channels, min(height, width)))
+        self.first = Shortcut(self.convolutions, plain_first)
+        self.alternating = Shortcut(self.convolutions, plain_convolutions)
         with torch.no_grad():
             flat = self.convolutions(self._picture(torch.zeros(1, *space.shape))).numel()
         self.dense = nn.Sequential(orthogonal(nn.Linear(flat, features)), nn.ReLU())
@@ -130,14 +135,38 @@ class ImageInputs(Inputs):
         return self.dense(picture.permute(0, 2, 3, 1).flatten(1))
 
     def convolved(self, picture: Tensor) -> Tensor:
-        first = self.convolutions[0]
-        assert isinstance(first, nn.Conv2d)
-        picture = picture.to(torch.float32, memory_format=torch.channels_last)
+        """Pictures [N, C, H, W] of bytes through all convolutions."""
+        picture, first = picture.to(torch.float32, memory_format=torch.channels_last), self.first()
+        if first is None:
+            return self.convolutions(picture / 255)
         # The scale goes into the first weights: they are fewer than the pixels.
         picture = F.conv2d(picture, first.weight * (1 / 255), first.bias, first.stride, first.padding)
         for layer in islice(self.convolutions, 1, None):
             picture = layer(picture)
         return picture
+
+
+def is_plain_convolution(layer: Any) -> bool:
+    """Whether a layer is what its weight, bias, stride and padding say."""
+    if not is_exact(layer, nn.Conv2d) or layer.bias is None:
+        return False
+    return layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
+
+
+def plain_first(convolutions: Any) -> nn.Conv2d | None:
+    """The first layer, where it can be computed without being called."""
+    first = convolutions[0] if is_exact(convolutions, nn.Sequential) and len(convolutions) else None
+    return first if first is not None and is_plain_convolution(first) else None
+
+
+def plain_convolutions(convolutions: Any) -> list[nn.Conv2d] | None:
+    """All convolutions, where each has no padding and the ReLU behind it; None for all other layers."""
+    layers = list(convolutions) if is_exact(convolutions, nn.Sequential) else []
+    pairs = list(zip(layers[::2], layers[1::2], strict=False))
+    if not pairs or len(layers) % 2 or not all(is_exact(relu, nn.ReLU) for _, relu in pairs):
+        return None
+    plain = all(is_plain_convolution(layer) and layer.padding == (0, 0) for layer, _ in pairs)
+    return [layer for layer, _ in pairs] if plain else None
 
 
 def laid_out(obs: Tensor) -> Tensor:
@@ -165,8 +194,10 @@ class NatureCNN(ImageInputs):
         return layers
 
     def convolved(self, picture: Tensor) -> Tensor:
-        for index, layer in enumerate(islice(self.convolutions, 0, None, 2)):  # each with the ReLU behind it
-            assert isinstance(layer, nn.Conv2d) and layer.bias is not None
+        layers = self.alternating()
+        if layers is None:
+            return super().convolved(picture)
+        for index, layer in enumerate(layers):  # each with the ReLU behind it
             weight = layer.weight * (1 / 255) if index == 0 else layer.weight
             picture = convolve(picture, weight, layer.bias, layer.stride)  # type: ignore[arg-type]  # always a pair
         return picture

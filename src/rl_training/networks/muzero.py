@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rl_training.algorithms.muzero import decode, scale_latent
 from rl_training.networks.encoders import ACTIVATIONS, ResidualBlock, is_image, make_encoder, orthogonal
+from rl_training.networks.exact import Shortcut, is_exact, taken
 from rl_training.networks.planning import SmallModel
 
 
@@ -72,8 +72,7 @@ class MuZeroNetwork(nn.Module):
         nn.init.zeros_(heads.weight)
         nn.init.zeros_(heads.bias)
         self.prediction = nn.Sequential(*layers, heads)
-        vectors = self.dynamics if isinstance(self.dynamics, VectorDynamics) else None
-        self.small = SmallModel.of(vectors, self.prediction) if vectors else None
+        self.small: Shortcut[SmallModel] | None = Shortcut.of(self, small_model)
 
     def represent(self, obs: Any) -> Tensor:
         """Observations [N, ...] → states [N, ...] in [0, 1]."""
@@ -96,11 +95,18 @@ class MuZeroNetwork(nn.Module):
 
     def recurrent(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """States and actions → rewards [N], policy logits [N, A], values [N], the next states, without gradients."""
-        if self.small is not None and self.small.fits:
-            return self.small.recurrent(latent, action)
+        small = taken(self.small)
+        if small is not None and small.fits:
+            return small.recurrent(latent, action)
         latent = self.transition(latent, action)
         policy, value, reward = self.predict(latent)
         return decode(reward, self.atoms), policy, decode(value, self.atoms), latent
+
+
+def small_model(network: MuZeroNetwork) -> SmallModel | None:
+    """A step of the model without torch, where states are vectors and all of it is exactly this."""
+    ours = is_exact(network, MuZeroNetwork) and is_exact(network.dynamics, VectorDynamics)
+    return SmallModel.of(network.dynamics, network.prediction) if ours else None  # type: ignore[arg-type]
 
 
 class VectorDynamics(nn.Module):
@@ -120,7 +126,7 @@ class VectorDynamics(nn.Module):
         self.rest = nn.Sequential(*layers, orthogonal(nn.Linear(width, latent_size), 1.0))
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
-        return latent + self.rest(self.state(latent) + F.embedding(action, self.action.weight))
+        return latent + self.rest(self.state(latent) + self.action(action))
 
 
 class FrameRepresentation(nn.Module):
@@ -159,5 +165,5 @@ class FrameDynamics(nn.Module):
         self.blocks = nn.Sequential(*(ResidualBlock(channels) for _ in range(residual_blocks)))
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
-        rows = F.embedding(action, self.action.weight)[..., None, None]
+        rows = self.action(action)[..., None, None]
         return latent + self.blocks(self.state(latent) + rows)

@@ -25,6 +25,8 @@ from rl_training.networks.blocks import (
     from_block,
     to_block,
 )
+from rl_training.networks.dense import stacked
+from rl_training.networks.exact import is_exact
 
 if TYPE_CHECKING:
     from rl_training.networks.muzero import VectorDynamics
@@ -41,10 +43,18 @@ class SmallModel:
         self._look_again()
 
     @classmethod
-    def of(cls, dynamics: VectorDynamics, prediction: nn.Module) -> SmallModel | None:
-        """For layers whose activation is known here; None for all others."""
-        kinds = {type(layer) for layer in dynamics.modules()} & set(ACTIVATIONS)
-        return cls(dynamics, prediction, ACTIVATIONS[kinds.pop()]) if kinds else None
+    def of(cls, dynamics: VectorDynamics, prediction: Any, *more: Any) -> SmallModel | None:
+        """For dense layers whose activation is known here, `dynamics` being exactly ours; None for all others."""
+        rows = is_exact(dynamics.state, nn.Linear) and is_exact(dynamics.action, nn.Embedding)
+        if not rows or not all(is_exact(layers, nn.Sequential) for layers in (dynamics.rest, prediction)):
+            return None
+        flat, *heads = prediction
+        moves, tells = stacked([dynamics.state, *dynamics.rest]), stacked(heads)
+        if moves is None or tells is None or not is_exact(flat, nn.Flatten):
+            return None
+        kinds = moves[1] | tells[1]
+        known = len(kinds) == 1 and kinds <= set(ACTIVATIONS)
+        return cls(dynamics, prediction, ACTIVATIONS[kinds.pop()], *more) if known else None
 
     @property
     def fits(self) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.dqn import dueling
 from rl_training.networks.dense import Backward, DenseStack
 from rl_training.networks.encoders import make_encoder, orthogonal
+from rl_training.networks.exact import Shortcut, is_exact, taken
 
 
 class QNetwork(nn.Module):
@@ -33,19 +34,27 @@ class QNetwork(nn.Module):
         self.encoder, features = make_encoder(observation_space, hidden_sizes, activation, image_encoder)
         self.dueling = dueling
         self.head = orthogonal(nn.Linear(features, num_actions + dueling), 1.0)
-        self.stack = None if dueling else DenseStack.of(self.encoder, self.head)
+        self.stack = Shortcut.of(self, dense_stack)
 
     def forward(self, obs: Any) -> Tensor:
-        if self.stack is not None and not torch.is_grad_enabled():
-            return self.stack.forward(obs)[-1]
+        stack = None if torch.is_grad_enabled() else taken(self.stack)
+        if stack is not None:
+            return stack.forward(obs)[-1]
         output = self.head(self.encoder(obs))
         return dueling(output) if self.dueling else output
 
     def with_backward(self, obs: Any) -> tuple[Tensor, Backward]:
         """Q, and what takes the slope of a loss in Q [N, actions] to gradients, which must be zero before."""
-        if self.stack is None:
+        stack = taken(self.stack)
+        if stack is None:
             q = self(obs)
             return q.detach(), q.backward
         with torch.no_grad():
-            hidden = self.stack.forward(obs)
-        return hidden[-1], torch.no_grad()(lambda slope: self.stack.backward(hidden, slope))  # type: ignore[union-attr]
+            hidden = stack.forward(obs)
+        return hidden[-1], torch.no_grad()(lambda slope: stack.backward(hidden, slope))
+
+
+def dense_stack(network: QNetwork) -> DenseStack | None:
+    """The network as dense layers, where it is that and nothing is summed behind them."""
+    plain = is_exact(network, QNetwork) and not network.dueling
+    return DenseStack.of(network.encoder, network.head) if plain else None

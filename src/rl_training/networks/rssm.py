@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.networks.exact import Shortcut, is_exact
 from rl_training.networks.fused import draw_latent, gated_step, norm_silu
 
 
@@ -91,7 +92,7 @@ class BlockLinear(nn.Module):
 class RSSM(nn.Module):
     """The dynamics and the latent's two distributions."""
 
-    transient = ("compiled",)
+    transient = ("compiled", "plain")
 
     def __init__(
         self,
@@ -123,9 +124,11 @@ class RSSM(nn.Module):
         self.posterior_layer = Dense(deter_size, tokens, units=rssm_hidden)
         self.posterior_head = linear(rssm_hidden, self.stoch_size)
         self.compiled: tuple[Any, Any] | None = None
+        self.plain = Shortcut(self, has_plain_layers)
 
     def compile(self) -> None:
         """From now on take steps through torch.compile: minutes at the start, for speed afterwards."""
+        self.plain()
         self.compiled = torch.compile(self.see, dynamic=False), torch.compile(self.foresee, dynamic=False)
 
     @property
@@ -142,12 +145,17 @@ class RSSM(nn.Module):
         action = action / action.detach().abs().clamp_min(1.0)
         hidden = self.shared.shape[0] // 3
         # The bias is put in here: for sequences that is once for all steps.
-        return F.linear(self.from_action(action), self.shared[2 * hidden :].t(), self.own.bias)
+        bias = self.own.bias if self.plain() else None
+        return F.linear(self.from_action(action), self.shared[2 * hidden :].t(), bias)
 
     def remember(self, state: State, action_inputs: Tensor) -> Tensor:
         """h' [N, D] from the state before and what `action_inputs` made of the action."""
         hidden = torch.cat([self.from_deter(state.deter), self.from_stoch(state.stoch)], -1)
         total = torch.addmm(action_inputs, hidden, self.shared[: hidden.shape[-1]])
+        if not self.plain():
+            gates = self.gates(norm_silu(total + self.own(state.deter), self.scale))
+            blocks = gates.unflatten(-1, (len(self.gates.weight), -1)).transpose(0, 1)
+            return gated_step(blocks, torch.zeros_like(self.gates.bias), state.deter)
         own = self.own.blocks(state.deter).transpose(0, 1)
         total = (total.unflatten(-1, own.shape[1:]) + own).flatten(1)
         gates = self.gates.blocks(norm_silu(total, self.scale))
@@ -158,11 +166,14 @@ class RSSM(nn.Module):
         return self._classes(self.prior_layers(deter))
 
     def token_inputs(self, tokens: Tensor) -> Tensor:
-        return self.posterior_layer.part(1, tokens)
+        return self.posterior_layer.part(1, tokens) if self.plain() else tokens
 
     def posterior(self, deter: Tensor, token_inputs: Tensor) -> Tensor:
         """Logits [..., K, S] of what is seen."""
-        hidden = self.posterior_layer.finish(token_inputs + self.posterior_layer.part(0, deter))
+        if self.plain():
+            hidden = self.posterior_layer.finish(token_inputs + self.posterior_layer.part(0, deter))
+        else:
+            hidden = self.posterior_layer(torch.cat([deter, token_inputs], -1))
         return self._classes(self.posterior_head(hidden))
 
     def _classes(self, logits: Tensor) -> Tensor:
@@ -200,3 +211,10 @@ class RSSM(nn.Module):
             probs.append(seen)
         deter, stoch = (torch.stack(column) for column in zip(*states, strict=True))
         return State(deter, stoch), torch.stack(probs)
+
+
+def has_plain_layers(rssm: RSSM) -> bool | None:
+    """Whether the layers that are computed in parts are exactly what their weights and biases say."""
+    blocks = all(is_exact(layer, BlockLinear) for layer in (rssm.own, rssm.gates))
+    posterior = is_exact(rssm.posterior_layer, Dense) and is_exact(rssm.posterior_layer.linear, nn.Linear)
+    return True if blocks and posterior else None

@@ -174,7 +174,7 @@ class ScaleZeroNetwork(nn.Module):
     def _look_up(self, tasks: Sequence[int], actions: Sequence[Tensor]) -> Tensor:
         """The tokens [N, ..., D] of each task's actions [n, ...]."""
         pairs = zip(tasks, actions, strict=True)
-        return torch.cat([F.embedding(part, self._heads(task).action.weight) for task, part in pairs])
+        return torch.cat([self._heads(task).action(part) for task, part in pairs])
 
     def _policy_and_value(self, rows: Rows, output: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, A] of the most actions that a task has, and values [N]."""

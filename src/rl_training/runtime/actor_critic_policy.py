@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.masking import num_choices, refuse_empty_masks
 from rl_training.networks.acting import SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
+from rl_training.networks.exact import Shortcut, taken
 from rl_training.state.stateful import Stateful
 from rl_training.trees import tree_map
 
@@ -41,16 +43,16 @@ class ActorCriticPolicy(Stateful):
         self.device, self.precision = torch.device(device), precision
         self.network = self.network_class(observation_space, self.family, **network).to(self.device)
         self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
-        feed_forward = isinstance(self.network, ActorCritic)
-        small = feed_forward and precision == "fp32"
-        self.small = SmallActorCritic.of(self.network, self.family) if small else None
+        make = partial(SmallActorCritic.of, family=self.family)
+        self.small = Shortcut.of(self.network, make) if precision == "fp32" else None
 
     def initial(self, count: int) -> Carry:
         return ()
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
-        if self.small is not None and self.small.fits(len(obs)):
-            return self.small.act(self._normalized(obs), explore), carry
+        small = self._small(obs)
+        if small is not None:
+            return small.act(self._normalized(obs), explore), carry
         refuse_empty_masks(obs, self.choices)
         with torch.no_grad():
             return self.choose(*self._forward(self.inputs(obs)), explore), carry
@@ -75,8 +77,9 @@ class ActorCriticPolicy(Stateful):
         return self.family.mode(parameters), dict(zip(names, parts, strict=True))
 
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
-        if self.small is not None and self.small.fits(len(obs)):
-            return self.small.value(self._normalized(obs))
+        small = self._small(obs)
+        if small is not None:
+            return small.value(self._normalized(obs))
         with torch.no_grad():
             if self.precision != "fp32":  # as the values of the rollout were computed
                 return self._forward(self.inputs(obs))[1].cpu().numpy()
@@ -103,6 +106,11 @@ class ActorCriticPolicy(Stateful):
         """Raw observations as the network's tensors, through the normaliser as it stands."""
         obs = self._normalized(tree_map(np.asarray, obs))
         return tree_map(lambda column: torch.as_tensor(column, device=self.device), obs)
+
+    def _small(self, obs: Any) -> SmallActorCritic | None:
+        """The network without torch, where that is faster."""
+        small = taken(self.small)
+        return small if small is not None and small.fits(len(obs)) else None
 
     def _normalized(self, obs: Any) -> Any:
         return obs if self.normalizer is None else self.normalizer(obs)

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from rl_training.data.collector import Carry
 from rl_training.data.normalization import ObservationNormalizer
 from rl_training.networks.acting import SmallNetwork
+from rl_training.networks.exact import Shortcut, taken
 from rl_training.state.stateful import Stateful
 from rl_training.trees import tree_map
 
@@ -20,7 +21,7 @@ class FeedForwardPolicy(Stateful):
 
     transient: tuple[str, ...] = ("device", "small")
     greedy_leaves_out: ClassVar[str] = ""
-    small: SmallNetwork | None
+    small: Shortcut[SmallNetwork] | None
 
     def __init__(
         self, observation_space: spaces.Space[Any], normalize_observations: bool, device: str
@@ -36,9 +37,10 @@ class FeedForwardPolicy(Stateful):
 
     def small_output(self, obs: Any) -> np.ndarray | None:
         """The network's output [B, ...] without torch; None where torch is faster or needed."""
-        if self.small is None or not self.small.fits(len(obs)):
+        small = taken(self.small)
+        if small is None or not small.fits(len(obs)):
             return None
-        return self.small(obs if self.normalizer is None else self.normalizer(obs))
+        return small(obs if self.normalizer is None else self.normalizer(obs))
 
     def inputs(self, obs: Any) -> Any:
         """Raw observations as the network's tensors, through the normaliser as it stands."""

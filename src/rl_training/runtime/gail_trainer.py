@@ -172,7 +172,7 @@ class GAILTrainer(PPOTrainer):
 
     def encoded(self, drawn: list[Batch]) -> Iterator[Tensor]:
         """The discriminator's inputs for each batch; for all of them at once where nothing in that is learned."""
-        if self.discriminator.stack is None or not drawn:
+        if self.discriminator.learns_inputs or not drawn:
             yield from map(self.inputs, drawn)
         else:
             yield from self.inputs(joined(drawn)).chunk(len(drawn))

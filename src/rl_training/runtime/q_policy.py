@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from rl_training.algorithms.masking import BLOCKED, mask_logits, mask_of, pick_a
 from rl_training.data.collector import Carry
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.acting import SmallNetwork
+from rl_training.networks.exact import Shortcut
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
 
@@ -36,7 +38,7 @@ class QPolicy(FeedForwardPolicy):
         self.num_actions = int(action_space.n)
         self.epsilon = 1.0
         self.network = QNetwork(observation_space, self.num_actions, **network).to(self.device)
-        self.small = SmallNetwork.of(self.network.encoder, self.network.head)
+        self.small = Shortcut.of(self.network, partial(SmallNetwork.of, kind=QNetwork))
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         refuse_empty_masks(obs, (self.num_actions,))

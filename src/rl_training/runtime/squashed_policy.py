@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from rl_training.algorithms.sac import squash
 from rl_training.data.collector import Carry
 from rl_training.networks.acting import SmallNetwork
+from rl_training.networks.exact import Shortcut
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS, GaussianActor
 from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
 
@@ -33,7 +35,7 @@ class SquashedPolicy(FeedForwardPolicy):
         self.actor = GaussianActor(observation_space, math.prod(action_space.shape), **network).to(
             self.device
         )
-        self.small = SmallNetwork.of(self.actor.encoder, self.actor.head)
+        self.small = Shortcut.of(self.actor, partial(SmallNetwork.of, kind=GaussianActor))
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         mean, log_std = self._gaussian(obs)
