@@ -63,7 +63,9 @@ class ByHand:
 
     def slope(self, loss: Tensor, max_grad_norm: float | None) -> np.ndarray:
         """The gradient as one vector, scaled to a norm of at most `max_grad_norm`."""
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(
+            loss, self.parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
         vector = torch.cat([part.flatten() for part in found]).double().numpy()
         norm = math.sqrt((vector**2).sum())
         if max_grad_norm is not None and norm > max_grad_norm:
@@ -80,7 +82,10 @@ class ByHand:
     def adam(
         self, loss: Tensor, learning_rate: float, max_grad_norm: float | None, epsilon: float = 1e-8
     ) -> None:
-        g, m = self.slope(loss, max_grad_norm), self.moments
+        self.adam_along(self.slope(loss, max_grad_norm), learning_rate, epsilon)
+
+    def adam_along(self, g: np.ndarray, learning_rate: float, epsilon: float = 1e-8) -> None:
+        m, self.gradient = self.moments, g
         m["count"] = m["count"] + 1
         m["mean"] = 0.9 * m["mean"] + 0.1 * g
         m["square"] = 0.999 * m["square"] + 0.001 * g**2
@@ -113,7 +118,11 @@ class ByHand:
         expected = torch.cat([parameter.detach().flatten() for parameter in self.parameters]).double().numpy()
         largest = np.abs(self.gradient).max()
         np.testing.assert_allclose(gradient, self.gradient, rtol=2e-3, atol=1e-4 * largest)
-        np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=5e-3 * learning_rate)
+        # Where a slope is 0 but for rounding, such as that of a bias before a batch normalisation, its sign is chance.
+        usual = np.sqrt(self.moments["square"])
+        real = (usual == 0) | (usual > 1e-6 * usual.max())
+        assert real.mean() > 0.8
+        np.testing.assert_allclose(weights[real], expected[real], rtol=1e-5, atol=5e-3 * learning_rate)
 
 
 def actions_of(parameters: Tensor, discrete: bool) -> Any:
@@ -220,3 +229,36 @@ def vtrace_sums(
                 reward[s, lane] + ahead - value[s, lane]
             )
     return target, advantage
+
+
+def two_hot(y: float, size: int) -> Tensor:
+    """The shares of -size … size that a number has, clipped and split between its two neighbours."""
+    y = min(max(y, -size), size)
+    return torch.tensor([max(0.0, 1.0 - abs(y - atom)) for atom in range(-size, size + 1)])
+
+
+def compressed(x: float) -> float:
+    """h(x) = sign(x) (√(|x| + 1) - 1) + 0.001 x."""
+    return math.copysign(math.sqrt(abs(x) + 1) - 1, x) + 0.001 * x
+
+
+def expanded(y: float) -> float:
+    """The x with h(x) = y, found by halving."""
+    low, high = -1e6, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if compressed(middle) < y else (low, middle)
+    return low
+
+
+def cross_entropy(logits: Tensor, target: float) -> Tensor:
+    """Of logits over -S … S with a number that is compressed first."""
+    size = (len(logits) - 1) // 2
+    return -(two_hot(compressed(target), size) * logits.log_softmax(0)).sum()
+
+
+def number_of(logits: Tensor) -> float:
+    """What logits over -S … S stand for: the mean of the atoms, expanded."""
+    size = (len(logits) - 1) // 2
+    atoms = torch.arange(-size, size + 1.0).double()
+    return expanded((logits.detach().double().softmax(0) * atoms).sum().item())
