@@ -1,6 +1,7 @@
 """Several seeds as one experiment: each a normal run, and the same command goes on where it was."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,7 +16,8 @@ from test_cli import cli, refused
 from rl_training import load_config, train
 from rl_training.errors import RunError, UserError
 from rl_training.runtime.display import QuietDisplay
-from rl_training.runtime.seeds import _identity, go_on, open_experiment, parse_seeds
+from rl_training.runtime.seeds import SeedRun, _hear, _identity, go_on, open_experiment, parse_seeds
+from rl_training.runtime.seeds_display import QuietSeeds
 
 LONG = dict(TINY, algo="ppo", total_timesteps=20_000, checkpoint_interval=500)
 
@@ -151,3 +153,13 @@ def test_a_seed_that_fails_is_said_and_does_not_stop_the_others(tmp_path, monkey
     assert "failed  runs/ppo-CartPole-v1-seeds/s2  runs/ppo-CartPole-v1-seeds/s2: is not empty" in done.stdout
     assert "of 1 runs" in done.stdout
     assert os.listdir(folder / "s2") == ["thesis.tex"]
+
+
+def test_what_every_seed_warns_of_is_said_once(capsys):
+    said = set()
+    for seed in (1, 2):
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        theirs.send(("warning", "clip_coef_warmup_steps: longer than the run"))
+        run = SeedRun(seed, Path(f"s{seed}"))
+        _hear(ours, {ours: (run, None)}, QuietSeeds(), said)
+    assert capsys.readouterr().err.count("longer than the run") == 1

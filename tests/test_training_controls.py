@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from rl_training import load_config, resume, train
+from rl_training.cli import app
+from rl_training.errors import ConfigError
+from rl_training.registry import ALGORITHMS, shipped_configs, trainer_class
 from rl_training.runtime import controls
 from rl_training.runtime.controls import (
     CONTROLS,
@@ -20,6 +26,7 @@ from rl_training.runtime.controls import (
     resolve_temperature,
     split_key,
 )
+from rl_training.runtime.forking import fork
 from rl_training.runtime.schedules import KEYS, parse_schedule
 
 RESOLVERS = {
@@ -326,3 +333,103 @@ def test_controls_import_neither_torch_nor_pydantic() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+BASE = dict(env_id="CartPole-v1", total_timesteps=10_000, num_envs=2, num_steps=64)
+# What a config says -> the key that is warned of, and words of the warning.
+IDLE: list[tuple[dict[str, Any], str, str]] = [
+    (dict(learning_rate_warmup_steps=20_000), "learning_rate_warmup_steps", "only gets to 50% of its value"),
+    (dict(ent_coef=0, ent_coef_schedule="linear"), "ent_coef_schedule", "ent_coef stays 0"),
+    (dict(entropy_coef=0, entropy_coef_warmup_steps=100), "ent_coef_warmup_steps", "ent_coef is 0"),
+    (dict(target_kl=None, target_kl_warmup_steps=100), "target_kl_warmup_steps", "target_kl is off"),
+    (
+        dict(clip_coef_schedule={"type": "linear", "steps": 50_000}),
+        "clip_coef_schedule",
+        "ends at step 50,000, after the run of 10,000 steps, and only gets to 0.16",
+    ),
+    (dict(clip_coef_schedule=[[0, 0.3], [50_000, 0.1]]), "clip_coef_schedule", "only gets to 0.26"),
+    (
+        dict(gamma_schedule={"type": "step", "factor": 0.5, "every": 9_000, "delay": 2_000, "steps": 9_000}),
+        "gamma_schedule",
+        "stays 0.99",
+    ),
+    (dict(clip_coef_schedule={"type": "cosine", "delay": 10_000}), "clip_coef_schedule", "stays 0.2"),
+    (dict(clip_coef_schedule="linear:0.2"), "clip_coef_schedule", "stays 0.2"),
+    (dict(max_grad_norm_warmup_steps=100), "max_grad_norm_warmup_steps", "begins close to 0"),
+    (dict(target_kl=0.02, target_kl_warmup_steps=100), "target_kl_warmup_steps", "begins close to 0"),
+    (dict(num_steps=5000, learning_rate_schedule="linear"), "learning_rate_schedule", "has learning_rate 0"),
+    (dict(num_steps=6000, clip_range_schedule="linear"), "clip_coef_schedule", "has clip_coef 0"),
+]
+
+
+@pytest.mark.parametrize(("changes", "key", "words"), IDLE, ids=[str(changes) for changes, *_ in IDLE])
+def test_what_has_no_effect_in_a_run_is_one_warning(changes: dict[str, Any], key: str, words: str) -> None:
+    found = controls.idle_knobs(load_config(BASE | {"algo": "ppo"} | changes))
+    assert len(found) == 1
+    assert found[0].startswith(f"{key}: ")
+    assert words in found[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(learning_rate_schedule="linear", learning_rate_warmup_steps=10_000),
+        dict(clip_coef_schedule=0.1),
+        dict(ent_coef_schedule={"type": "linear", "start": 0.0, "end": 0.01}),
+        dict(target_kl=None, target_kl_schedule={"type": "linear", "start": 0.05, "end": 0.01}),
+        dict(gamma_schedule=[[0, 0.9], [5_000, 0.99], [10_000, 0.9]]),  # back where it began
+        dict(max_grad_norm_schedule="linear"),
+        dict(clip_coef_schedule={"type": "step", "factor": 0.5, "every": 3_000}),
+    ],
+    ids=str,
+)
+def test_what_has_an_effect_is_no_warning(changes: dict[str, Any]) -> None:
+    assert controls.idle_knobs(load_config(BASE | {"algo": "ppo"} | changes)) == []
+
+
+def test_a_knob_whose_switch_is_off_is_warned_of() -> None:
+    dqn = dict(algo="dqn", env_id="CartPole-v1", importance_exponent_schedule="linear:1")
+    assert controls.idle_knobs(load_config(dqn)) == [
+        "importance_exponent_schedule: no effect, because prioritized is false"
+    ]
+    assert controls.idle_knobs(load_config(dqn | {"prioritized": True})) == []
+    for name in ALGORITHMS:
+        config_class = trainer_class(name).config_class
+        for knob, switch in config_class.switched_by.items():
+            assert controls.find_control(knob) and knob in config_class.model_fields
+            assert config_class.model_fields[switch].annotation is bool
+
+
+@pytest.mark.parametrize("name", shipped_configs())
+def test_no_shipped_config_has_a_knob_without_effect(name: str) -> None:
+    assert controls.idle_knobs(load_config(name)) == []
+
+
+def test_the_start_of_a_run_a_fork_and_the_schedule_command_warn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = BASE | dict(algo="ppo", total_timesteps=256, hidden_sizes=[8], eval_episodes=1)
+    expected = "warning: clip_coef_warmup_steps: longer than the run of 256 steps"
+    run = train(config | {"clip_coef_warmup_steps": 512}, run_dir="run").run_dir
+    assert capsys.readouterr().err.count(expected) == 1
+    resume(run)
+    assert capsys.readouterr().err == ""
+    first = min((run / "checkpoints").iterdir())
+    fork(first, ["total_timesteps=512", "max_grad_norm_warmup_steps=300"], run_dir="child")
+    (line,) = (
+        capsys.readouterr().err.splitlines()
+    )  # what the parent warned of is mended, and something else is wrong
+    assert line.startswith("warning: max_grad_norm_warmup_steps: ")
+    done = CliRunner().invoke(app, ["schedule", "ppo/cartpole", "clip_coef_warmup_steps=1e9"])
+    assert done.exit_code == 0
+    assert done.stderr.count("warning: clip_coef_warmup_steps: longer than the run") == 1
+    assert "warning" not in done.stdout
+
+
+def test_a_schedule_on_what_is_fixed_names_what_can_move() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config(BASE | {"algo": "ppo", "num_steps_schedule": "linear"})
+    assert "num_steps is fixed for the whole run" in str(refusal.value)
+    assert "learning_rate" in str(refusal.value)
+    assert "did you mean" not in str(refusal.value)

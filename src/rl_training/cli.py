@@ -276,8 +276,11 @@ def schedule(
     """Draw the knobs of a config over the run, before training."""
     from rl_training.config import load_config
     from rl_training.reporting import schedule_plot
+    from rl_training.runtime.controls import idle_knobs
 
     checked = load_config(config, overrides or ())
+    for text in idle_knobs(checked):
+        print(f"warning: {text}", file=sys.stderr)
     if png is not None:  # first, so that what goes wrong with it is not lost below the text
         schedule_plot.draw_png(checked, png)
     print(schedule_plot.draw_text(checked))

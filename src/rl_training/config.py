@@ -77,6 +77,9 @@ class Config(BaseModel):
     )
 
     obeys_action_masks: ClassVar[bool] = False  # whether its policies read the action masks of environments
+    switched_by: ClassVar[
+        Mapping[str, str]
+    ] = {}  # knob -> the field that must be true for it to have an effect
     # The fields that the state of a run is laid out by, besides the shapes of its networks, which show by themselves;
     # those of all base classes count too. A fork keeps them.
     laid_out_by: ClassVar[tuple[str, ...]] = (
@@ -230,6 +233,12 @@ def _unknown_key(config_class: type[Config], key: str) -> str:
     others = [name for name in algorithms_with(key) if name != algo]
     if others:
         return f"{key} belongs to {', '.join(others)}, not to {reader}"
+    fields = config_class.model_fields
+    for part in (SCHEDULE, WARMUP):
+        name = key.removesuffix(part)
+        if name != key and name in fields:
+            knobs = ", ".join(field for field in fields if field + part in fields)
+            return f"{key}: {name} is fixed for the whole run; what can move are {knobs}"
     return f"unknown key {key!r}{did_you_mean(key, accepted_keys(config_class))}"
 
 

@@ -40,6 +40,7 @@ class Control(NamedTuple):
     high: float
     integer: bool
     description: str
+    limit: bool = False  # of how far an update may go: close to 0 nothing is learned
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -54,8 +55,9 @@ def _knob(
     low: float = 0.0,
     high: float = math.inf,
     integer: bool = False,
+    limit: bool = False,
 ) -> Control:
-    return Control(name, aliases, default, low, high, integer, description)
+    return Control(name, aliases, default, low, high, integer, description, limit)
 
 
 CONTROLS: dict[str, Control] = {
@@ -72,8 +74,13 @@ CONTROLS: dict[str, Control] = {
         _knob("reward_coef", 1.0, "Weight of the loss of rewards.", "value_prefix_coef"),
         _knob("latent_coef", 10.0, "Weight of the loss of predicted latents."),
         _knob("consistency_coef", 2.0, "Weight of the consistency of imagined states.", "ssl_coef"),
-        _knob("max_grad_norm", 0.5, "Norm to which gradients are clipped."),
-        _knob("target_kl", None, "KL divergence from the old policy at which an update stops (nats)."),
+        _knob("max_grad_norm", 0.5, "Norm to which gradients are clipped.", limit=True),
+        _knob(
+            "target_kl",
+            None,
+            "KL divergence from the old policy at which an update stops (nats).",
+            limit=True,
+        ),
         _knob("beta_clone", 1.0, "Weight of staying with the old policy in an auxiliary phase."),
         _knob(
             "discriminator_learning_rate",
@@ -156,6 +163,14 @@ class Knob(NamedTuple):
     @property
     def moves(self) -> bool:
         return self.warmup_steps > 1 or not isinstance(self.schedule, Constant | None)
+
+    @property
+    def values(self) -> set[float]:
+        """Its schedule's values at the steps of the run where it begins, turns and ends; none if it is off."""
+        if self.schedule is None or self.total is None:
+            return set()
+        turns = (0, *self.schedule.turns(self.total), self.total)
+        return {self.schedule(step, self.total) for step in turns if step <= self.total}
 
 
 def find_control(spelling: str) -> Control | None:
@@ -349,3 +364,49 @@ def compile_knobs(config: Any) -> dict[str, Knob]:
                 continue
             knobs[name] = compile_knob(control, name, value, schedule, warmup, config.total_timesteps)
     return knobs
+
+
+def idle_knobs(config: Any) -> list[str]:
+    """What a config says about its knobs that has no effect in its run, or a bad one: a warning for each key."""
+    found = []
+    for name, knob in compile_knobs(config).items():
+        switch = config.switched_by.get(name)
+        off = f"no effect, because {switch} is false" if switch and not getattr(config, switch) else ""
+        if getattr(config, name + SCHEDULE, None) is not None:
+            found.append((name + SCHEDULE, off or _idle_schedule(name, knob, config.steps_per_iteration)))
+        if knob.warmup_steps > 1:
+            found.append((name + WARMUP, off or _idle_warmup(name, knob)))
+    return [f"{key}: {problem}" for key, problem in found if problem]
+
+
+def _idle_schedule(name: str, knob: Knob, per_iteration: int) -> str:
+    assert knob.schedule is not None and knob.total is not None
+    if knob.values == {0.0}:
+        return f"no effect, because {name} stays 0"
+    if isinstance(knob.schedule, Constant):
+        return ""
+    if len(knob.values) == 1:
+        return f"no effect, because {name} stays {min(knob.values):g} over the run of {knob.total:,} steps"
+    end = max(knob.schedule.turns(knob.total))
+    if end > knob.total:
+        last = knob.schedule(knob.total, knob.total)
+        return f"it ends at step {end:,}, after the run of {knob.total:,} steps, and only gets to {last:.4g}"
+    if per_iteration >= knob.total:
+        last = knob.schedule(per_iteration, knob.total)
+        return (
+            f"the run is a single iteration of {per_iteration:,} steps, so its only update has {name} {last:g}; "
+            "raise total_timesteps or shorten the iteration"
+        )
+    return ""
+
+
+def _idle_warmup(name: str, knob: Knob) -> str:
+    assert knob.total is not None
+    if not any(knob.values):
+        return f"no effect, because {name} is {'off' if knob.schedule is None else 0}"
+    if knob.control.limit:
+        return f"{name} begins close to 0, so that almost nothing is learned at first; warm up learning_rate"
+    if knob.warmup_steps > knob.total:
+        share = knob.total / knob.warmup_steps
+        return f"longer than the run of {knob.total:,} steps, so {name} only gets to {share:.0%} of its value"
+    return ""

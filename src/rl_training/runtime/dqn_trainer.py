@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +29,9 @@ class DQNConfig(OffPolicyConfig):
 
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "prioritized")
+    switched_by: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("priority_exponent", "importance_exponent"), "prioritized"
+    )
 
     algo: Literal["dqn"] = field("dqn", "The algorithm.")
     learning_rate: float = field(1e-4, "Adam's step size.")

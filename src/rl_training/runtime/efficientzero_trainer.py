@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ class EfficientZeroConfig(MuZeroConfig):
     """EfficientZero, for discrete actions: MuZero that learns from little data."""
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("prefix_horizon",)
+    switched_by: ClassVar[Mapping[str, str]] = {"consistency_coef": "consistency"}
 
     algo: Literal["efficientzero"] = field("efficientzero", "The algorithm.")  # type: ignore[assignment]
     value_prefix: bool = field(True, "Predict what was earned since the last reset in place of rewards.")

@@ -11,6 +11,7 @@ from typing import Any
 
 from rl_training.config import Config, load_config
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError, one_line
+from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.workflows import (
@@ -77,6 +78,9 @@ def fork(
         engine.progress.best_return = tree["progress"]["best_return"]
         engine.move_to(run, checkpoint=run.checkpoints / path.name)
         display.message(f"forked from {path} at step {step:,}" + _told(changes))
+        for text in idle_knobs(config):
+            if text not in idle_knobs(old):  # the parent has said that
+                display.warning(text)
         return run_engine(engine, threads)
 
 

@@ -59,6 +59,9 @@ class Schedule(Protocol):
     def extremes(self, total: int | None) -> tuple[float, float]:
         """The lowest and the highest value it can take."""
 
+    def turns(self, total: int | None) -> list[int]:
+        """The steps at which it begins to move, turns and comes to rest; between them it goes one way."""
+
 
 class Ramp(NamedTuple):
     """One curve from start to end, `steps` long (None: until the run ends), after `delay` steps at start."""
@@ -82,6 +85,9 @@ class Ramp(NamedTuple):
     def extremes(self, total: int | None) -> tuple[float, float]:
         return min(self.start, self.end), max(self.start, self.end)
 
+    def turns(self, total: int | None) -> list[int]:
+        return [self.delay, self.delay + _length(self.steps, self.delay, total)]
+
 
 class Constant(NamedTuple):
     """One value for the whole run."""
@@ -93,6 +99,9 @@ class Constant(NamedTuple):
 
     def extremes(self, total: int | None) -> tuple[float, float]:
         return self.value, self.value
+
+    def turns(self, total: int | None) -> list[int]:
+        return []
 
 
 class Decay(NamedTuple):
@@ -114,6 +123,9 @@ class Decay(NamedTuple):
     def extremes(self, total: int | None) -> tuple[float, float]:
         last = self(self.delay + _length(self.steps, self.delay, total), total)
         return min(self.start, last), max(self.start, last)
+
+    def turns(self, total: int | None) -> list[int]:
+        return [self.delay, self.delay + _length(self.steps, self.delay, total)]
 
 
 class Points(NamedTuple):
@@ -139,6 +151,9 @@ class Points(NamedTuple):
     def extremes(self, total: int | None) -> tuple[float, float]:
         values = [value for _, value in self.points]
         return min(values), max(values)
+
+    def turns(self, total: int | None) -> list[int]:
+        return [self.delay + step for step, _ in self.points]
 
 
 def parse_schedule(raw: Any, value: float | None) -> Schedule:

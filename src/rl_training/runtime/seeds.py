@@ -227,6 +227,7 @@ def _run_all(experiment: Experiment, jobs: int, display: SeedsDisplay, stop: Any
     context.set_forkserver_preload([__name__])  # torch is loaded once for all seeds
     running: dict[connection.Connection, tuple[SeedRun, Any]] = {}
     passed_on = False
+    said: set[str] = set()
     try:
         while running or (waiting and stop.number is None):
             while waiting and stop.number is None and len(running) < jobs:
@@ -245,7 +246,7 @@ def _run_all(experiment: Experiment, jobs: int, display: SeedsDisplay, stop: Any
                     os.kill(process.pid, signal.SIGTERM)
             for ready in connection.wait(list(running), timeout=0.2):
                 assert isinstance(ready, connection.Connection)
-                _hear(ready, running, display)
+                _hear(ready, running, display, said)
     finally:
         for _, process in running.values():  # only after a second signal, or a bug
             process.kill()
@@ -258,8 +259,9 @@ def _hear(
     pipe: connection.Connection,
     running: dict[connection.Connection, tuple[SeedRun, Any]],
     display: SeedsDisplay,
+    said: set[str],
 ) -> None:
-    """Take in one message of a seed, or its end."""
+    """Take in one message of a seed, or its end. What all of them warn of is said once."""
     run, process = running[pipe]
     try:
         kind, *rest = pipe.recv()
@@ -276,6 +278,8 @@ def _hear(
         run.metrics |= rest[1]
         display.update(run)
     elif kind == "warning":
-        display.warning(f"seed {run.seed}: {rest[0]}")
+        if rest[0] not in said:
+            display.warning(f"seed {run.seed}: {rest[0]}")
+        said.add(rest[0])
     else:
         run.status, run.problem = rest

@@ -19,6 +19,7 @@ from rl_training.envs.spaces import ActionCodec, space_from_json
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError
 from rl_training.registry import trainer_class
 from rl_training.runtime.allocator import keep_freed_memory
+from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
@@ -42,11 +43,14 @@ def train(
     config = config if isinstance(config, Config) else load_config(config)
     trainer = make_trainer(config)
     threads = threads_of(config, trainer)
+    display = display or QuietDisplay()
     run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}")
     with run.lock():
         with begin_run(run, config, threads):
             pass
-        return run_engine(Engine(trainer, config, run, display or QuietDisplay()), threads)
+        for text in idle_knobs(config):
+            display.warning(text)
+        return run_engine(Engine(trainer, config, run, display), threads)
 
 
 @contextmanager

@@ -113,6 +113,7 @@ class Study:
             settings,
             display,
         )
+        self.said: set[str] = set()  # what trials have warned of
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=settings.startup)
         self.optuna = optuna
@@ -155,7 +156,7 @@ class Study:
         trial.set_user_attr("values", dict(values))
         try:
             config = self.space.config(self.base, values)
-            watch = Watch(trial, config.total_timesteps)
+            watch = Watch(trial, config.total_timesteps, self.said)
             if (path / "config.yaml").exists():
                 result = resume(path, display=watch, trust_env=True)  # its environment is that of the base
             else:
@@ -215,9 +216,14 @@ class Study:
 class Watch(QuietDisplay):
     """Reports a run's evaluations to its trial, and ends the run where they are too low."""
 
-    def __init__(self, trial: Any, total: int) -> None:
-        self.trial, self.total = trial, total
+    def __init__(self, trial: Any, total: int, said: set[str]) -> None:
+        self.trial, self.total, self.said = trial, total, said
         self.reported = max(trial.storage.get_trial(trial._trial_id).intermediate_values, default=-1)
+
+    def warning(self, text: str) -> None:
+        if text not in self.said:
+            super().warning(text)
+        self.said.add(text)
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
         # What was reported before a kill comes again, and was judged then.
