@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import gc
 import inspect
-import json
 import multiprocessing
 import os
 import random
@@ -17,6 +16,7 @@ from typing import Any
 
 from rl_training import load_config, resume, train
 from rl_training.runtime.controls import Controls, find_control, resolve
+from rl_training.state import chain
 from rl_training.state.seeding import fold, seed_everything
 
 TINY_DREAMER: dict[str, Any] = dict(
@@ -341,8 +341,14 @@ TINY: dict[str, Any] = dict(
 
 
 def read_lines(result: Any) -> list[dict[str, float]]:
-    """The lines of a run's metrics."""
-    return [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    """The numbers of the lines of a run's metrics."""
+    return metrics_in(result.run_dir)
+
+
+def metrics_in(run_dir: Path) -> list[dict[str, float]]:
+    lines = [chain.numbers(line) for line in (run_dir / "metrics.jsonl").read_bytes().splitlines()]
+    assert None not in lines
+    return lines  # type: ignore[return-value]
 
 
 def knobs_in_training_lines(result: Any, config: Any) -> list[dict[str, float]]:

@@ -194,7 +194,7 @@ def test_the_stored_config_is_the_config(cartpole):
 
 def test_the_manifest_says_what_made_the_run(cartpole):
     manifest = json.loads((cartpole / "manifest.json").read_text())
-    assert manifest["format"] == 1 and manifest["threads"] == 1
+    assert manifest["format"] == 2 and manifest["threads"] == 1
     assert manifest["keeps_freed_memory"] is (platform.libc_ver()[0] == "glibc")
     assert {"python", "torch", "numpy", "gymnasium"} <= manifest["versions"].keys()
     assert manifest["config"]["env_id"] == "CartPole-v1"

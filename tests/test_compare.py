@@ -10,7 +10,7 @@ from runs import KINDS
 from test_cli import cli, refused
 
 from rl_training.reporting.comparison import compare, draw_text
-from rl_training.reporting.records import find_runs, read_lines, read_run
+from rl_training.reporting.records import Log, find_runs, read_run
 
 
 def write_run(path: Path, returns: list[float], **config) -> Path:
@@ -129,7 +129,6 @@ def bad_runs() -> dict[str, tuple[list, str]]:
         "half written": (["half"], "half: has no metrics yet"),
         "newer": (["newer"], "written by a newer version"),
         "no manifest": (["bare"], "manifest.json"),
-        "damaged": (["damaged"], "metrics.jsonl:2: damaged"),
         "broken config": (["broken"], "config.yaml:1: broken YAML"),
         "no config of a run": (["odd"], "not the config of a run"),
         "no such metric": (["good", "--metric", "eval/mean_retrun"], "did you mean eval/mean_return"),
@@ -141,13 +140,11 @@ def bad_runs() -> dict[str, tuple[list, str]]:
 
 def make_bad_runs() -> None:
     Path("empty").mkdir()
-    for name in ("half", "newer", "bare", "damaged", "broken", "odd", "good"):
+    for name in ("half", "newer", "bare", "broken", "odd", "good"):
         write_run(Path(name), [1.0, 2.0])
     Path("half/metrics.jsonl").unlink()
     Path("newer/manifest.json").write_text('{"format": 99}')
     Path("bare/manifest.json").unlink()
-    lines = Path("damaged/metrics.jsonl").read_text().splitlines()
-    Path("damaged/metrics.jsonl").write_text("\n".join([lines[0], lines[1][:10], *lines[2:]]) + "\n")
     Path("broken/config.yaml").write_text("algo: [")
     Path("odd/config.yaml").write_text("algo: ppo\n")
 
@@ -162,21 +159,52 @@ def test_bad_input_is_one_line(what, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "line",
-    ['{"step": NaN}', '{"step": 1, "x": "text"}', "[1]", "{}", '{"step": 1, "x": true}', "[" * 100_000],
+    ['{"step": NaN}', '{"step": 1, "x": [2]}', "[1]", "{}", '{"step": 1, "x": true}', "[" * 100_000],
 )
-def test_a_line_that_is_no_line_of_metrics_is_refused_with_its_place(line, tmp_path):
+def test_a_line_that_is_no_line_of_metrics_is_left_out_with_its_place(line, tmp_path):
     write_run(tmp_path / "run", [1.0])
-    with (tmp_path / "run/metrics.jsonl").open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(Exception, match=r"metrics.jsonl:3: damaged"):
-        read_run(tmp_path / "run")
+    path = tmp_path / "run/metrics.jsonl"
+    path.write_text(
+        f"{path.read_text()}{line}\n" + '{"step": 101, "eval/mean_return": 7.0, "mark": "text"}\n'
+    )
+    told: list[str] = []
+    record = read_run(tmp_path / "run", warn=told.append)
+    assert record.steps == 101 and record.curve("eval/mean_return").values.tolist() == [1.0, 7.0]
+    assert "mark" not in record.metrics.names
+    (warning,) = told
+    assert "metrics.jsonl: line 3 is damaged" in warning and "1 that cannot be read left out" in warning
+
+
+def test_report_and_compare_say_which_line_is_damaged_and_work(trained_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained_run("ppo-cartpole"), "run")
+    log = Path("run/metrics.jsonl")
+    lines = log.read_bytes().splitlines(keepends=True)
+    changed = lines[3].replace(b"1", b"2", 1)
+    for damage, text in {
+        "line 4 is damaged (its hash does not match)": b"".join([*lines[:3], changed, *lines[4:]]),
+        "line 4 is damaged (its hash": b"".join([*lines[:3], *lines[4:]]),
+        f"line {len(lines)} is damaged (the log has been cut": b"".join(lines[:-1]),
+        "line 1 is damaged (it carries no hash": b"".join(
+            line.partition(b', "chain"')[0] + b"}\n" for line in lines
+        ),
+    }.items():
+        log.write_bytes(text)
+        for command in (("compare", "run"), ("report", "run", "--no-video")):
+            done = cli(*command)
+            assert done.exit_code == 0, done.output
+            (line,) = done.stderr.splitlines()
+            assert line.startswith("warning: run/metrics.jsonl: ") and damage in line
+        assert "Damaged: run/metrics.jsonl: line" in Path("run/report.html").read_text("utf-8")
+    log.write_bytes(b"".join(lines))
+    assert cli("compare", "run").stderr == cli("report", "run", "--no-video").stderr == ""
 
 
 def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path):
     write_run(tmp_path / "run", [1.0, 2.0])
     path = tmp_path / "run/metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-5])
-    assert len(read_lines(path)) == 3 and read_run(tmp_path / "run").steps == 200
+    assert len(list(Log(path))) == 3 and read_run(tmp_path / "run", warn=pytest.fail).steps == 200
 
 
 def test_runs_of_every_kind_of_algorithm_compare(trained_run, tmp_path):

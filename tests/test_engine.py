@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from runs import RUNS, in_child, small_config
+from runs import RUNS, in_child, metrics_in, small_config
 
 from rl_training import resume, train
 from rl_training.errors import NonFiniteError, RunError, StorageError
@@ -26,8 +26,7 @@ from rl_training.state.seeding import fold, seed_everything
 
 
 def training_lines(run_dir):
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "policy_loss" in line]
+    return [line for line in metrics_in(run_dir) if "policy_loss" in line]
 
 
 def weights(run_dir):

@@ -40,10 +40,10 @@ def page(trained_run, tmp_path_factory):
 
 def test_the_page_says_what_was_trained_and_how_it_ended(page, trained_run):
     record = read_run(trained_run("ppo-cartpole"))
-    last = [line for line in record.metrics if "eval/mean_return" in line][-1]
+    last = record.curve("eval/mean_return").values[-1]
     assert "<h1>ppo on CartPole-v1, seed 3</h1>" in page
     assert f"Trained for {record.steps:,} environment steps in" in page and ", to its end." in page
-    assert f"The last evaluation returned {last['eval/mean_return']:.4g}"[:38] in page
+    assert f"The last evaluation returned {last:.4g}"[:38] in page
     for heading in (
         "Learning curves",
         "The policy",
@@ -60,7 +60,7 @@ def test_the_page_says_what_was_trained_and_how_it_ended(page, trained_run):
 def test_every_number_that_was_logged_is_drawn_or_written(page, trained_run):
     record = read_run(trained_run("ppo-cartpole"))
     charts = charts_of(page)
-    logged = {name for line in record.metrics for name in line if not name.startswith("eval/")}
+    logged = {name for name in record.metrics.names if not name.startswith("eval/")}
     moving = {"learning_rate", "ent_coef", "clip_coef"}
     constant = set(report.knob_names(record.config)) - moving
     returns = {"step", "episodes", "episode_return", "episode_return_std", "episode_length"}

@@ -588,14 +588,14 @@ def test_the_manifest_says_what_made_the_run(tmp_path: Path) -> None:
     written = run.write_manifest({"algo": "ppo", "gamma": 0.99}, threads=2, order="arrival")
     assert run.read_manifest() == written
     assert written["config"] == {"algo": "ppo", "gamma": 0.99}
-    assert (written["threads"], written["order"], written["format"]) == (2, "arrival", 1)
+    assert (written["threads"], written["order"], written["format"]) == (2, "arrival", 2)
     assert {"rl-training", "python", "torch", "numpy", "gymnasium"} <= written["versions"].keys()
 
 
 def test_manifests_that_are_newer_or_damaged_are_refused(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     for text, message in [
-        ('{"format": 2}', "newer version"),
+        ('{"format": 3}', "newer version"),
         ("{", "damaged"),
         ("[]", "damaged"),
         ("[" * 100_000, "damaged"),

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import KINDS, read_lines, small_config
+from runs import KINDS, metrics_in, read_lines, small_config
 from test_cli import GOOD, cli, refused, write
 
 from rl_training import resume, train
@@ -81,8 +81,12 @@ def in_wandb(folder):
 
 
 def in_metrics(run_dir):
-    lines = [json.loads(text) for text in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return {(name, line["step"]): value for line in lines for name, value in line.items() if name != "step"}
+    return {
+        (name, line["step"]): value
+        for line in metrics_in(run_dir)
+        for name, value in line.items()
+        if name != "step"
+    }
 
 
 class Stopping(QuietDisplay):

@@ -23,6 +23,7 @@ from rl_training.verbs.doctor import doctor
 from rl_training.verbs.export import export
 from rl_training.verbs.fork import fork
 from rl_training.verbs.options import (
+    AcceptDamagedLog,
     Checkpoint,
     Config,
     Json,
@@ -144,12 +145,20 @@ def train(
 
 
 @app.command()
-def resume(run_dir: RunDir, trust_env: TrustEnv = False, json_: Json = False, quiet: Quiet = False) -> None:
+def resume(
+    run_dir: RunDir,
+    trust_env: TrustEnv = False,
+    accept_damaged_log: AcceptDamagedLog = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Continue a run, exactly as if it had never stopped."""
     from rl_training.runtime import workflows
 
     with showing(quiet) as display:
-        result = workflows.resume(run_dir, display=display, trust_env=trust_env)
+        result = workflows.resume(
+            run_dir, display=display, trust_env=trust_env, accept_damaged_log=accept_damaged_log
+        )
     report_run(result, json_)
 
 

@@ -178,9 +178,9 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _score(run: Record, metric: str, at: int | None, warn: Callable[[str], None]) -> float:
-    steps, values = run.curve(metric)
+    steps, values, *_ = run.curve(metric)
     if not len(values):
-        known = sorted({name for line in run.metrics for name in line})
+        known = sorted(run.metrics.names)
         hint = did_you_mean(metric, known) or (
             "; it has not been evaluated yet" if metric == SCORE else f"; there are {', '.join(known)}"
         )
@@ -261,11 +261,16 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
+def compared_metrics(metric: str) -> tuple[str, ...]:
+    """What a comparison by `metric` reads of a run."""
+    return tuple(dict.fromkeys((metric, "episode_return")))
+
+
 def charts(comparison: Comparison) -> list[Chart]:
     """Learning curves with bands and a performance profile for each task, and a profile over all."""
     drawn = []
     for task, groups in comparison.tasks.items():
-        for metric in dict.fromkeys((comparison.metric, "episode_return")):
+        for metric in compared_metrics(comparison.metric):
             series = [found for group in groups if (found := _learning_curve(group, metric)) is not None]
             if series:
                 drawn.append(Chart(f"{task}: {metric}", "environment steps", series))
@@ -289,7 +294,9 @@ def _learning_curve(group: Group, metric: str) -> Series | None:
         return None
     if len(grid) > MOST_CURVE_POINTS:
         grid = grid[np.linspace(0, len(grid) - 1, MOST_CURVE_POINTS).astype(int)]
-    runs = np.stack([np.interp(grid, *curve) for curve in curves], axis=-1)  # [points, runs]
+    runs = np.stack(
+        [np.interp(grid, curve.steps, curve.values) for curve in curves], axis=-1
+    )  # [points, runs]
     iqm = iqm_interval([runs])
     count = f"{len(curves)} runs" if len(curves) > 1 else "1 run"
     return Series(f"{group.method}, {count}", grid, *iqm)

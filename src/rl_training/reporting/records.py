@@ -6,29 +6,24 @@ still be looked at.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from rl_training.config_text import parse_yaml, read_text
-from rl_training.errors import ConfigError, RunError, UserError
+from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
+from rl_training.reporting.columns import Columns, Curve
+from rl_training.runtime.controls import find_control
+from rl_training.state import chain, checkpoints
+from rl_training.state.formats import FIRST_CHAINED
 from rl_training.state.run_directory import RunDirectory
 
 SCORE = "eval/mean_return"
+SHOWN_WITH_SPREAD = (SCORE, "eval/std_return", "episode_return", "episode_return_std")
 DEEPEST = 3  # levels of folders below a directory in which runs are looked for
 
 Line = dict[str, float]
-
-
-class Curve(NamedTuple):
-    """One metric of a run: its steps and values."""
-
-    steps: np.ndarray
-    values: np.ndarray
+Warn = Callable[[str], None]
 
 
 class Record(NamedTuple):
@@ -37,26 +32,30 @@ class Record(NamedTuple):
     path: Path
     config: dict[str, Any]
     manifest: dict[str, Any]
-    metrics: list[Line]
-    timing: list[Line]
+    metrics: Columns
+    damage: str  # what is wrong with metrics.jsonl, or ""
 
     @property
     def steps(self) -> int:
         """Environment steps that were logged."""
-        return int(self.metrics[-1]["step"])
+        return self.metrics.last_step
 
     @property
     def finished(self) -> bool:
         return self.steps >= self.config["total_timesteps"]
 
     def curve(self, name: str) -> Curve:
-        points = [(line["step"], line[name]) for line in self.metrics if name in line]
-        steps, values = zip(*points, strict=True) if points else ((), ())
-        return Curve(np.array(steps, np.float64), np.array(values, np.float64))
+        return self.metrics.curve(name)
 
 
-def read_run(path: Path | str) -> Record:
-    """The run at `path`. RunError in one line when it is missing, half written, damaged or from a newer version."""
+def read_run(
+    path: Path | str, *, only: Collection[str] | None = None, warn: Warn = lambda text: None
+) -> Record:
+    """The run at `path`, with `only` those metrics if they are named.
+
+    RunError in one line when it is missing, half written or from a newer version; a damaged log is read as far as it
+    can be, with a line to `warn`.
+    """
     run = RunDirectory.open(path)
     manifest = run.read_manifest()
     try:
@@ -68,38 +67,66 @@ def read_run(path: Path | str) -> Record:
         isinstance(config.get(name), kind) for name, kind in needed.items()
     ):
         raise RunError(f"{run.config_path}: not the config of a run (it needs {', '.join(needed)})")
-    metrics = read_lines(run.metrics_path)
-    if not metrics:
+    knobs = knob_names(config) if only is None else ()
+    metrics = Columns(only=only, whole=SHOWN_WITH_SPREAD, expected=knobs)
+    log = Log(run.metrics_path, _mark(run, manifest))
+    for line in log:
+        metrics.add(line, complete=SCORE not in line)
+    if not metrics.names:
         raise RunError(f"{run.path}: has no metrics yet, so there is nothing to show")
-    return Record(run.path, config, manifest, metrics, read_lines(run.timing_path))
+    if log.damage:
+        warn(log.damage)
+    return Record(run.path, config, manifest, metrics, log.damage)
 
 
-def read_lines(path: Path) -> list[Line]:
-    """The lines of a log; none if it is not there. A last line that a kill cut off is left out."""
+def knob_names(config: dict[str, Any]) -> list[str]:
+    return [name for name in config if find_control(name) is not None]
+
+
+def _mark(run: RunDirectory, manifest: dict[str, Any]) -> chain.Mark | None:
+    """How far the log is known to the newest checkpoint; None for a run whose lines carry no hashes."""
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror}") from error
-    lines = []
-    for number, text in enumerate(content.split(b"\n")[:-1], start=1):
-        try:
-            line = json.loads(text)
-            good = isinstance(line, dict) and all(map(_is_number, line.values())) and "step" in line
-        except (ValueError, RecursionError):
-            good = False
-        if not good:
-            raise RunError(f"{path}:{number}: damaged (not a flat JSON object of finite numbers with a step)")
-        lines.append(line)
-    return lines
+        mark = chain.mark_of(checkpoints.newest_progress(run.checkpoints) or {})
+    except CheckpointError:
+        mark = None
+    new = chain.Mark(0, chain.START, 0)
+    return mark or (new if manifest["format"] >= FIRST_CHAINED else None)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+class Log:
+    """The lines of a log, one after the other; those that cannot be read are left out, and `damage` says so.
+
+    A last line that a kill cut off is left out without a word.
+    """
+
+    def __init__(self, path: Path, mark: chain.Mark | None = None) -> None:
+        self.path, self.mark = path, mark
+        self.damage = ""
+
+    def __iter__(self) -> Iterator[Line]:
+        follower = None if self.mark is None else chain.Follower(self.mark)
+        first, unreadable = None, 0
+        with chain.opened(self.path) as file:
+            for number, text in enumerate(chain.lines(file), start=1):
+                if not text.endswith(b"\n") and len(text) < chain.MAX_LINE_BYTES:
+                    break
+                if follower is not None and first is None:
+                    first = follower.follow(text)
+                line = chain.numbers(text)
+                if line is not None:
+                    yield line
+                    continue
+                unreadable += 1
+                first = first or chain.Damage(
+                    number, "it holds no flat JSON object of finite numbers with a step"
+                )
+        if follower is not None and first is None:
+            first = follower.end()
+        left_out = f"; {unreadable} that cannot be read left out" if unreadable else ""
+        self.damage = f"{self.path}: {first}{left_out}" if first else ""
 
 
-def find_runs(paths: list[Path], warn: Callable[[str], None]) -> list[Record]:
+def find_runs(paths: list[Path], warn: Warn, *, only: Collection[str] | None = None) -> list[Record]:
     """The runs at these paths, and those inside them where a path is no run itself, each once.
 
     A run that was named must be readable; one that was found in a folder and is not is left out with a warning.
@@ -107,14 +134,14 @@ def find_runs(paths: list[Path], warn: Callable[[str], None]) -> list[Record]:
     records: dict[Path, Record] = {}
     for path in paths:
         if (path / "config.yaml").is_file() or not path.is_dir():
-            records.setdefault(path.resolve(), read_run(path))
+            records.setdefault(path.resolve(), read_run(path, only=only, warn=warn))
             continue
         found = sorted(_runs_inside(path, DEEPEST))
         if not found:
             raise RunError(f"{path}: no run directory, and none inside it")
         for inner in found:
             try:
-                records.setdefault(inner.resolve(), read_run(inner))
+                records.setdefault(inner.resolve(), read_run(inner, only=only, warn=warn))
             except UserError as error:
                 warn(f"{error}; left out")
     if not records:

@@ -7,7 +7,6 @@ checkpoints. Only the video and a world model's predictions need the policy itse
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +16,41 @@ from rl_training.config import dump_config, load_config
 from rl_training.config_text import parse_yaml, read_text, to_yaml
 from rl_training.errors import CheckpointError, UserError
 from rl_training.registry import shipped_configs
+from rl_training.reporting.columns import Curve
 from rl_training.reporting.page import Chart, Page, Series, write_page
 from rl_training.reporting.policy_pictures import add_policy
-from rl_training.reporting.records import SCORE, Curve, Line, Record, read_run
-from rl_training.runtime.controls import find_control
+from rl_training.reporting.records import SCORE, Log, Record, Warn, knob_names, read_run
+from rl_training.reporting.timing import Timing
 from rl_training.runtime.display import duration, number
+from rl_training.runtime.workflows import ACCEPTED_DAMAGE
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
 
 # Shown among the learning curves, or not worth a chart.
 RETURNS = ("step", "episodes", "episode_return", "episode_return_std", "episode_length")
-PHASES = {
-    "collect_seconds": "gathering experience",
-    "learn_seconds": "learning",
-    "evaluate_seconds": "evaluating",
-    "checkpoint_seconds": "saving",
-}
 
 
 def write_report(
-    run_dir: Path | str, out: Path | None = None, *, video: bool | None = None, trust_env: bool = False
+    run_dir: Path | str,
+    out: Path | None = None,
+    *,
+    video: bool | None = None,
+    trust_env: bool = False,
+    warn: Warn = lambda text: None,
 ) -> Path:
     """Write the page of a run, to RUN/report.html unless `out` is given; where it lies.
 
     A video of the policy is in it where one can be made; with `video=True` it must be, with False it is not.
     """
-    record = read_run(run_dir)
+    record = read_run(run_dir, warn=warn)
+    timing_log = Log(record.path / "timing.jsonl")
+    timing = Timing(timing_log)
+    if timing_log.damage:
+        warn(timing_log.damage)
     page = Page(headline(record.config))
-    page.text(summary(record))
-    page.facts(facts(record))
+    page.text(summary(record, timing))
+    add_damage(page, record)
+    page.facts(facts(record, timing))
     page.heading("Learning curves")
     page.add_charts(learning_curves(record), wide=True)
     if video is not False:
@@ -55,7 +60,7 @@ def write_report(
     if charts:
         page.heading("Learning")
         page.add_charts(charts)
-    add_time(page, record)
+    add_time(page, timing)
     add_config(page, record)
     add_checkpoints(page, record)
     add_origin(page, record)
@@ -68,27 +73,40 @@ def headline(config: Mapping[str, Any]) -> str:
     return f"{config['algo']} on {config['env_id']}, seed {config['seed']}"
 
 
-def summary(record: Record) -> str:
+def summary(record: Record, timing: Timing) -> str:
     """What was trained and how it ended, in a sentence or two."""
     total = record.config["total_timesteps"]
-    took = f" in {duration(seconds)}" if (seconds := wall_seconds(record.timing)) else ""
+    took = f" in {duration(seconds)}" if (seconds := timing.seconds) else ""
     if record.finished:
         text = f"Trained for {record.steps:,} environment steps{took}, to its end."
     else:
         share = 100 * record.steps // total
         text = f"Not finished: {record.steps:,} of {total:,} environment steps ({share} %){took}."
-    evaluations = [line for line in record.metrics if SCORE in line]
-    if not evaluations:
+    steps, scores, *_ = record.curve(SCORE)
+    if not len(scores):
         return f"{text} It has not been evaluated yet."
-    last, best = evaluations[-1], max(evaluations, key=lambda line: line[SCORE])
-    spread = f" ± {number(last['eval/std_return'])}" if "eval/std_return" in last else ""
-    text += f" The last evaluation returned {number(last[SCORE])}{spread}"
-    if best[SCORE] > last[SCORE]:
-        return f"{text}; the best one, {number(best[SCORE])}, was at step {int(best['step']):,}."
-    return f"{text}, and none before it more." if len(evaluations) > 1 else f"{text}."
+    spread = record.curve("eval/std_return")
+    known = len(spread.steps) and spread.steps[-1] == steps[-1]
+    band = f" ± {number(spread.values[-1])}" if known else ""
+    text += f" The last evaluation returned {number(scores[-1])}{band}"
+    best = int(scores.argmax())
+    if scores[best] > scores[-1]:
+        return f"{text}; the best one, {number(scores[best])}, was at step {int(steps[best]):,}."
+    return f"{text}, and none before it more." if len(scores) > 1 else f"{text}."
 
 
-def facts(record: Record) -> Iterator[tuple[str, str]]:
+def add_damage(page: Page, record: Record) -> None:
+    """What is wrong with the log, and what a user went on in spite of."""
+    if record.damage:
+        page.text(f"Damaged: {record.damage}.")
+    for each in _entries(record.manifest, ACCEPTED_DAMAGE):
+        page.text(
+            f"Resumed at step {each.get('step')} although line {each.get('line')} of metrics.jsonl was damaged "
+            f"({each.get('what')})."
+        )
+
+
+def facts(record: Record, timing: Timing) -> Iterator[tuple[str, str]]:
     """The numbers worth a tile."""
     evaluations, returns = record.curve(SCORE), record.curve("episode_return")
     if len(evaluations.values):
@@ -97,10 +115,10 @@ def facts(record: Record) -> Iterator[tuple[str, str]]:
     if len(returns.values):
         yield number(returns.values[-1]), "last training episodes"
     yield f"{record.steps:,}", f"of {record.config['total_timesteps']:,} steps"
-    if record.timing:
-        seconds = wall_seconds(record.timing)
-        yield duration(seconds), "of training"
-        yield f"{record.timing[-1]['steps_per_second']:,.0f}", "steps per second"
+    if timing.processes:
+        yield duration(timing.seconds), "of training"
+    if timing.latest_speed is not None:
+        yield f"{timing.latest_speed:,.0f}", "steps per second"
 
 
 def learning_curves(record: Record) -> list[Chart]:
@@ -120,28 +138,18 @@ def learning_curves(record: Record) -> list[Chart]:
 def _with_spread(mean: Curve, spread: Curve) -> Series:
     """A curve of returns in a band, where its spread was logged with it (older runs have none in training)."""
     if not np.array_equal(mean.steps, spread.steps):
-        return Series("return", *mean)
-    return Series("return", *mean, mean.values - spread.values, mean.values + spread.values)
-
-
-def training_lines(record: Record) -> list[Line]:
-    return [line for line in record.metrics if SCORE not in line]
-
-
-def knob_names(config: Mapping[str, Any]) -> list[str]:
-    return [name for name in config if find_control(name) is not None]
+        return Series("return", mean.steps, mean.values)
+    return Series("return", mean.steps, mean.values, mean.values - spread.values, mean.values + spread.values)
 
 
 def add_knobs(page: Page, record: Record) -> None:
     """Every knob over the run: a chart where it moved, a row where it did not."""
-    lines = training_lines(record)
-    steps = np.array([line["step"] for line in lines], np.float64)
     moving, still = [], []
     for name in knob_names(record.config):
-        values = np.array([line.get(name, np.nan) for line in lines], np.float64)
-        known = values[np.isfinite(values)]
-        if len(known) and (len(known) < len(values) or known.min() != known.max()):
-            moving.append(Chart(name, "step", [Series(name, steps, values)]))
+        curve = record.curve(name)
+        known = np.concatenate([part[np.isfinite(part)] for part in curve[1:] if part is not None])
+        if len(known) and (np.isnan(curve.values).any() or known.min() != known.max()):
+            moving.append(Chart(name, "step", [Series(name, *curve)]))
         else:
             still.append((name, number(known[0]) if len(known) else "off"))
     if not moving and not still:
@@ -162,65 +170,24 @@ def learning(record: Record) -> list[Chart]:
         if len((curve := record.curve(name)).values)
     ]
     knobs = set(knob_names(record.config))
-    names = dict.fromkeys(name for line in training_lines(record) for name in line)
     return [Chart("length of episodes", "step", lengths)] * bool(lengths) + [
         Chart(name, "step", [Series(name, *record.curve(name))])
-        for name in names
-        if name not in knobs and name not in RETURNS
+        for name in record.metrics.names
+        if name not in knobs and name not in RETURNS and not name.startswith("eval/")
     ]
 
 
-def sessions(timing: list[Line]) -> list[list[Line]]:
-    """The lines of each process that trained: on resume the clock begins anew."""
-    found: list[list[Line]] = []
-    for line in timing:
-        if not found or line.get("wall_seconds", 0.0) < found[-1][-1].get("wall_seconds", 0.0):
-            found.append([])
-        found[-1].append(line)
-    return found
-
-
-def wall_seconds(timing: list[Line]) -> float:
-    return sum(session[-1].get("wall_seconds", 0.0) for session in sessions(timing))
-
-
-def speeds(timing: list[Line]) -> Series:
-    """Steps per second between log lines; what a process did before its first line is averaged into it."""
-    steps, values = [], []
-    for session in sessions(timing):
-        # Of the lines at one step the last counts: an evaluation belongs to the stretch after it.
-        lines = list({line["step"]: line for line in reversed(session)}.values())[::-1]
-        steps.append(lines[0]["step"])
-        values.append(lines[0].get("steps_per_second", np.nan))
-        for before, after in pairwise(lines):
-            took = after["wall_seconds"] - before["wall_seconds"]
-            if after["step"] > before["step"] and took > 0:
-                steps.append(after["step"])
-                values.append((after["step"] - before["step"]) / took)
-    return Series("steps per second", np.array(steps, np.float64), np.array(values, np.float64))
-
-
-def time_spent(timing: list[Line]) -> dict[str, float]:
-    """Seconds of the clock by what they went into, over all processes."""
-    ends = [session[-1] for session in sessions(timing)]
-    spent = {words: sum(end.get(name, 0.0) for end in ends) for name, words in PHASES.items()}
-    if not any(spent.values()):
-        return {}
-    spent["everything else"] = max(0.0, wall_seconds(timing) - sum(spent.values()))
-    return {words: seconds for words, seconds in spent.items() if seconds > 0}
-
-
-def add_time(page: Page, record: Record) -> None:
-    if not record.timing:
+def add_time(page: Page, timing: Timing) -> None:
+    if not timing.processes:
         return
     page.heading("Time")
-    processes = len(sessions(record.timing))
-    if processes > 1:
-        page.text(f"Trained by {processes} processes, one after the other: the run was resumed.")
-    spent = time_spent(record.timing)
+    if timing.processes > 1:
+        page.text(f"Trained by {timing.processes} processes, one after the other: the run was resumed.")
+    spent = timing.spent()
     if spent:
         page.shares({words: (seconds, duration(seconds)) for words, seconds in spent.items()})
-    page.add_charts([Chart("steps per second", "step", [speeds(record.timing)])], wide=True)
+    speeds = Series("steps per second", *timing.speeds())
+    page.add_charts([Chart("steps per second", "step", [speeds])], wide=True)
 
 
 def shipped_beside(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
@@ -278,7 +245,8 @@ def _shown(value: Any) -> str:
 def add_checkpoints(page: Page, record: Record) -> None:
     run = RunDirectory(record.path)
     rows = []
-    scores = {int(line["step"]): line[SCORE] for line in record.metrics if SCORE in line}
+    steps, values, *_ = record.curve(SCORE)
+    scores = dict(zip(steps.tolist(), values.tolist(), strict=True))
     newest = sorted(run.checkpoints.glob("step-*"))[-1:]
     for words, path in [("last", path) for path in newest] + [("best", run.best)]:
         if not path.is_dir():
@@ -321,17 +289,21 @@ def add_origin(page: Page, record: Record) -> None:
     rows.append(("run", str(record.path)))
     page.heading("Made with")
     page.table(("what", "which"), rows)
-    lineage = manifest.get("lineage")
-    if isinstance(lineage, list) and lineage:
+    lineage = _entries(manifest, "lineage")
+    if lineage:
         page.text("Forked from, nearest first:")
         page.table(
             ("run", "step", "changes"),
             [
                 (str(each.get("parent")), str(each.get("step")), ", ".join(_mapping(each, "changes")))
                 for each in lineage
-                if isinstance(each, dict)
             ],
         )
+
+
+def _entries(manifest: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = manifest.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _mapping(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

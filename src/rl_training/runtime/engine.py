@@ -29,7 +29,7 @@ from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
 from rl_training.runtime.trackers import Trackers
 from rl_training.runtime.trainer import Trainer
-from rl_training.state import checkpoints
+from rl_training.state import chain, checkpoints
 from rl_training.state.files import AppendLog
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
@@ -55,6 +55,10 @@ class Progress(Stateful):
         self.steps = 0
         self.done_at = {"log": 0, "evaluate": 0, "checkpoint": 0}
         self.metrics_bytes = 0
+        self.chain, self.chain_begins = (
+            chain.START,
+            0,
+        )  # newest hash in the log, and the bytes before its first one
         self.best_return = -math.inf
         self.latest: dict[str, float] = {}  # every metric as last logged
         self.window = MetricsWindow()
@@ -161,8 +165,11 @@ class Engine:
         yield
         self.spent[what] += time.perf_counter() - began
 
-    def _write(self, values: Mapping[str, float]) -> None:
-        """One line of metrics.jsonl, which holds nothing that depends on the clock, and one of timing.jsonl."""
+    def _write(self, values: Mapping[str, float], marks: Mapping[str, str] | None = None) -> None:
+        """One line of metrics.jsonl, which holds nothing that depends on the clock, and one of timing.jsonl.
+
+        `marks` are words about the state, such as a digest: they are in the line, and nowhere else.
+        """
         for name, value in values.items():
             if not math.isfinite(value):
                 raise NonFiniteError(name, step=self.progress.steps)
@@ -172,7 +179,9 @@ class Engine:
         timing |= {f"{name}_seconds": round(spent, 3) for name, spent in self.spent.items()}
         timing |= self.trainer.timing()
         with self._storing():
-            self.metrics_log.write(_line({"step": self.progress.steps, **values}))
+            said: dict[str, float | str] = {"step": self.progress.steps, **values, **(marks or {})}
+            line, self.progress.chain = chain.linked(self.progress.chain, said)
+            self.metrics_log.write(line)
             self.timing_log.write(_line({"step": self.progress.steps, **timing}))
             self.metrics_log.flush()
             self.timing_log.flush()

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import Config, load_config
-from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError, one_line
+from rl_training.errors import CheckpointError, ConfigError, RunError, UserError, one_line
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.workflows import (
+    ACCEPTED_DAMAGE,
     begin_run,
+    check_log,
     check_manifest,
     make_trainer,
     refuse_changed_config,
@@ -23,7 +25,7 @@ from rl_training.runtime.workflows import (
     run_engine,
     threads_of,
 )
-from rl_training.state import checkpoints, files
+from rl_training.state import chain, checkpoints, files
 from rl_training.state.run_directory import RunDirectory
 
 
@@ -34,6 +36,7 @@ def fork(
     run_dir: str | Path | None = None,
     display: Display | None = None,
     trust_env: bool = False,
+    accept_damaged_log: bool = False,
 ) -> Result:
     """Go on from the newest checkpoint of a run, or from the one at `source`, in a run directory of its own.
 
@@ -51,6 +54,7 @@ def fork(
     changes = _changes(old, config)
     step = int(tree["progress"]["steps"])
     _refuse_what_cannot_change(config, changes, step, path)
+    damage = check_log(parent, tree, display, accept=accept_damaged_log)
 
     engine = Engine(make_trainer(config), config, parent, display)
     try:
@@ -73,7 +77,10 @@ def fork(
         threads = threads_of(config, engine.trainer)
     run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}-fork")
     with run.lock():
-        with begin_run(run, config, threads, lineage=[lineage, *_ancestors(manifest)]):
+        more = {"lineage": [lineage, *_listed(manifest, "lineage")]}
+        if accepted := [*_listed(manifest, ACCEPTED_DAMAGE), *([damage] if damage else ())]:
+            more[ACCEPTED_DAMAGE] = accepted  # the fork's log begins with the parent's
+        with begin_run(run, config, threads, **more):
             _take_over(parent, run, path, tree, config)
         engine.progress.best_return = tree["progress"]["best_return"]
         engine.move_to(run, checkpoint=run.checkpoints / path.name)
@@ -119,20 +126,17 @@ def _refuse_what_cannot_change(config: Config, changes: Mapping[str, Any], step:
         )
 
 
-def _ancestors(manifest: Mapping[str, Any]) -> list[Any]:
-    lineage = manifest.get("lineage", [])
-    return lineage if isinstance(lineage, list) else []
+def _listed(manifest: Mapping[str, Any], name: str) -> list[Any]:
+    entries = manifest.get(name)
+    return entries if isinstance(entries, list) else []
 
 
 def _take_over(
     parent: RunDirectory, run: RunDirectory, path: Path, tree: dict[str, Any], config: Config
 ) -> None:
     """Give the new run all it needs of the old one: metrics so far, replay segments, best policy, checkpoint."""
-    with parent.metrics_path.open("rb") as file:
-        metrics = file.read(tree["progress"]["metrics_bytes"])
-    if len(metrics) < tree["progress"]["metrics_bytes"]:
-        raise StorageError(f"{parent.metrics_path}: has been cut; the fork would lack a part of its history")
-    files.write_file(run.metrics_path, metrics)
+    with chain.opened(parent.metrics_path) as log:
+        files.write_file(run.metrics_path, log.read(tree["progress"]["metrics_bytes"]))
     if tree.get("segments"):
         files.make_directory(run.replay)
         for name in tree["segments"]:

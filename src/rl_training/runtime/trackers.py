@@ -21,7 +21,7 @@ from rl_training.config import Config
 from rl_training.config_text import to_yaml
 from rl_training.errors import UserError, one_line
 from rl_training.extras import require_extra
-from rl_training.state import files
+from rl_training.state import chain, files
 from rl_training.state.run_directory import RunDirectory
 
 PROJECT = "rl-training"
@@ -185,9 +185,12 @@ class Trackers:
 
 
 def _lines(run: RunDirectory) -> Iterator[tuple[int, dict[str, float]]]:
-    for text in run.metrics_path.read_text().splitlines():
-        line = json.loads(text)
-        yield line.pop("step"), line
+    """What the log says so far; lines that damage made unreadable are left out."""
+    with chain.opened(run.metrics_path) as log:
+        for text in chain.lines(log):
+            line = chain.numbers(text)
+            if line is not None:
+                yield int(line.pop("step")), line
 
 
 def _identities(run: RunDirectory) -> dict[str, str]:

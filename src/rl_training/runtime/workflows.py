@@ -25,12 +25,13 @@ from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.trackers import require_trackers
 from rl_training.runtime.trainer import Trainer, default_threads
-from rl_training.state import checkpoints, files
+from rl_training.state import chain, checkpoints, files
 from rl_training.state.run_directory import RunDirectory, versions
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
 
 Which = Literal["last", "best"]
+ACCEPTED_DAMAGE = "accepted_damage"  # in the manifest: damage in metrics.jsonl that a user went on with
 
 
 def train(
@@ -83,10 +84,17 @@ def threads_of(config: Config, trainer: Trainer) -> int:
     return config.torch_threads or default_threads(trainer.observation_space)
 
 
-def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bool = False) -> Result:
+def resume(
+    run_dir: str | Path,
+    *,
+    display: Display | None = None,
+    trust_env: bool = False,
+    accept_damaged_log: bool = False,
+) -> Result:
     """Go on with a run from its newest good checkpoint, exactly as if it had never stopped.
 
-    A run that ended is left as it is; one that was killed before its first checkpoint starts from step 0.
+    A run that ended is left as it is; one that was killed before its first checkpoint starts from step 0. Damage in
+    metrics.jsonl is refused; with `accept_damaged_log` the run goes on and its manifest says so.
     """
     display = display or QuietDisplay()
     run = RunDirectory.open(run_dir)
@@ -97,16 +105,21 @@ def resume(run_dir: str | Path, *, display: Display | None = None, trust_env: bo
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
         if found is not None:
             refuse_changed_config(config, found[1]["policy"])
+            finished = found[1]["progress"]["steps"] >= config.total_timesteps
+            damage = check_log(run, found[1], display, accept=accept_damaged_log)
+            if damage is not None:
+                if finished:
+                    return Result(dict(found[1]["progress"]["latest"]), run.path, found[0])
+                run.note(ACCEPTED_DAMAGE, **damage)
         engine = Engine(make_trainer(config), config, run, display)
         if found is None:
             display.message("no checkpoint yet: starting from step 0")
         else:
-            going_on = found[1]["progress"]["steps"] < config.total_timesteps
-            if going_on:
+            if not finished:
                 display.message(f"going back to {found[0].name}: its open episodes are played again")
             checkpoints.prune(found[0], config.keep_checkpoints, "segments" in found[1])
             engine.restore(*found)
-            if going_on:
+            if not finished:
                 display.message(f"resumed from step {engine.progress.steps}")
         return run_engine(engine, threads)
 
@@ -260,6 +273,39 @@ def check_manifest(manifest: Mapping[str, Any], display: Display) -> int:
                 f"this run was made with {', '.join(changed)}: it may not end exactly as it would have"
             )
     return threads
+
+
+def check_log(
+    run: RunDirectory, tree: Mapping[str, Any], display: Display, *, accept: bool
+) -> dict[str, Any] | None:
+    """Verify metrics.jsonl up to a checkpoint, once; what was accepted, for the manifest, if damage was.
+
+    The tree's progress then says where the log stands: a log without hashes (of format 1), or a damaged one, is taken
+    as it is, and its chain begins behind it.
+    """
+    progress = tree["progress"]
+    counted = chain.mark_of(progress)
+    with chain.opened(run.metrics_path) as log:
+        if counted is None:
+            mark, damage = chain.begin_after(log, progress["metrics_bytes"])
+        else:
+            damage = chain.verify(log, counted)
+            if damage is None:
+                return None
+            log.seek(0)
+            length = chain.end_of(log, counted.value) or counted.length
+            log.seek(0)
+            mark, _ = chain.begin_after(log, length)
+    if damage is not None and not accept:
+        raise RunError(
+            f"{run.metrics_path}: {damage}; the checkpoint is intact: --accept-damaged-log "
+            "(accept_damaged_log=True) goes on from it, with the log as it is"
+        )
+    progress |= {"metrics_bytes": mark.length, "chain": mark.value, "chain_begins": mark.begins}
+    if damage is None:
+        return None
+    display.warning(f"{run.metrics_path}: {damage}; accepted")
+    return {"step": progress["steps"], "line": damage.line, "what": damage.what, "kept_bytes": mark.length}
 
 
 def refuse_changed_config(config: Config, saved: Mapping[str, Any]) -> None:

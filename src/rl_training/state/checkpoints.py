@@ -25,9 +25,9 @@ from safetensors.torch import save as format_tensors
 from rl_training.errors import CheckpointError, StorageError
 from rl_training.state import files, segments
 from rl_training.state.encoding import Decoder, Encoder
+from rl_training.state.formats import FORMAT
 from rl_training.state.reading import Folder, digest, reason
 
-FORMAT = 1
 POLICY, SEGMENTS = "policy", "segments"
 WEIGHTS, STATE, SKELETON = "weights.safetensors", "state.safetensors", "state.json"
 MAX_SKELETON_BYTES = 256 * 2**20
@@ -117,6 +117,19 @@ def checkpoint_step(path: Path) -> int:
             return int(_skeleton(folder)["step"])
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no checkpoint here") from None
+
+
+def newest_progress(folder: Path) -> dict[str, Any] | None:
+    """How far the run was at the newest checkpoint whose state.json can be read; no tensor is."""
+    for path in reversed(_checkpoints(folder)):
+        try:
+            with Folder(path) as opened:
+                progress = Decoder({}).decode(_skeleton(opened)["tree"]["progress"])
+        except (OSError, CheckpointError, ValueError, TypeError, LookupError, RecursionError):
+            continue
+        if isinstance(progress, dict):
+            return progress
+    return None
 
 
 def newest_good_checkpoint(

@@ -16,8 +16,8 @@ from typing import Any
 
 from rl_training.errors import RunError
 from rl_training.state import files
+from rl_training.state.formats import FORMAT
 
-FORMAT = 1
 MAX_MANIFEST_BYTES = 16 * 2**20
 PACKAGES = ("rl-training", "torch", "numpy", "numba", "gymnasium", "ale-py", "mujoco")
 
@@ -138,7 +138,7 @@ class RunDirectory:
         """
         manifest = {
             "format": FORMAT,
-            "started_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "started_at": _now(),
             "versions": versions(),
             "platform": platform.platform(),
             "machine": platform.machine(),
@@ -147,8 +147,18 @@ class RunDirectory:
             "config": dict(config),
             **more,
         }
-        files.replace_file(self.manifest_path, json.dumps(manifest, indent=2, default=str).encode() + b"\n")
+        self._write_manifest(manifest)
         return manifest
+
+    def note(self, entry: str, **about: Any) -> None:
+        """Add to a list in the manifest what happened to the run after it began, such as damage that was accepted."""
+        manifest = self.read_manifest()
+        listed = manifest.get(entry)
+        manifest[entry] = [*(listed if isinstance(listed, list) else ()), {"at": _now(), **about}]
+        self._write_manifest(manifest)
+
+    def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        files.replace_file(self.manifest_path, json.dumps(manifest, indent=2, default=str).encode() + b"\n")
 
     def read_manifest(self) -> dict[str, Any]:
         """The manifest; RunError when it cannot be read or a newer version wrote it."""
@@ -167,6 +177,10 @@ class RunDirectory:
                 "update rl-training to read it"
             )
         return manifest
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def _is_leftover(name: str) -> bool:

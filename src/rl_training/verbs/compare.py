@@ -1,12 +1,11 @@
 """`rl-training compare`: runs beside each other, with intervals."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rl_training.verbs.options import Json, print_json
+from rl_training.verbs.options import Json, print_json, print_warning
 
 SCORE = "eval/mean_return"
 
@@ -36,10 +35,9 @@ def compare(
     from rl_training.reporting import comparison
     from rl_training.reporting.records import find_runs
 
-    def warn(text: str) -> None:
-        print(f"warning: {text}", file=sys.stderr, flush=True)
-
-    compared = comparison.compare(find_runs(runs, warn), metric=metric, at=at, warn=warn)
+    warn = print_warning
+    records = find_runs(runs, warn, only=comparison.compared_metrics(metric))
+    compared = comparison.compare(records, metric=metric, at=at, warn=warn)
     if html is not None:  # first, so that what goes wrong with a file is not lost below the text
         comparison.write_html(compared, html)
     if png is not None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.verbs.options import Json, Overrides, Quiet, TrustEnv, report_run, showing
+from rl_training.verbs.options import AcceptDamagedLog, Json, Overrides, Quiet, TrustEnv, report_run, showing
 
 Source = Annotated[
     Path,
@@ -25,6 +25,7 @@ def fork(
         ),
     ] = None,
     trust_env: TrustEnv = False,
+    accept_damaged_log: AcceptDamagedLog = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -36,5 +37,12 @@ def fork(
     from rl_training.runtime import forking
 
     with showing(quiet) as display:
-        result = forking.fork(source, overrides or (), run_dir=run_dir, display=display, trust_env=trust_env)
+        result = forking.fork(
+            source,
+            overrides or (),
+            run_dir=run_dir,
+            display=display,
+            trust_env=trust_env,
+            accept_damaged_log=accept_damaged_log,
+        )
     report_run(result, json_)

@@ -5,6 +5,7 @@ Light on purpose: it is imported before torch is.
 
 import json
 import math
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, on
 TrustEnv = Annotated[
     bool,
     typer.Option("--trust-env", help="Import the module of a module:EnvId environment that the run names."),
+]
+
+AcceptDamagedLog = Annotated[
+    bool,
+    typer.Option(
+        "--accept-damaged-log", help="Go on although metrics.jsonl is damaged; the manifest says so."
+    ),
 ]
 
 
@@ -92,6 +100,10 @@ def signal_name(number: int) -> str:
     import signal
 
     return signal.Signals(number).name
+
+
+def print_warning(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.verbs.options import Json, RunDir, TrustEnv, print_json
+from rl_training.verbs.options import Json, RunDir, TrustEnv, print_json, print_warning
 
 
 def report(
@@ -33,7 +33,7 @@ def report(
     """
     from rl_training.reporting.report import write_report
 
-    path = write_report(run_dir, out, video=video, trust_env=trust_env)
+    path = write_report(run_dir, out, video=video, trust_env=trust_env, warn=print_warning)
     if json_:
         print_json({"report": str(path)})
     else:

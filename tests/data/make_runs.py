@@ -1,0 +1,99 @@
+"""Write the run directories in tests/data/runs/<format>: a small run of every algorithm, stopped at about half.
+
+    python tests/data/make_runs.py             all of them
+    python tests/data/make_runs.py ppo dqn     some
+
+They are what a version wrote, kept so that later versions are tested on it: tests/test_kept_runs.py evaluates, reports,
+forks and resumes each. `ends.json` holds the metrics with which the same run ends when it is left alone. A directory
+is written anew only when its format or its arithmetic has changed; see docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+import torch  # noqa: E402
+from runs import small_config  # noqa: E402
+
+from rl_training import train  # noqa: E402
+from rl_training.runtime.display import QuietDisplay  # noqa: E402
+from rl_training.state.run_directory import FORMAT  # noqa: E402
+
+FOLDER = Path(__file__).parent / "runs" / str(FORMAT)
+ENDS = FOLDER / "ends.json"
+
+# The name of the kept run, which is its algorithm -> the small run of tests/runs.py it is made of, and what is smaller.
+ROLLOUT = dict(hidden_sizes=[8], total_timesteps=1200)
+KEPT: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": ("ppo-cartpole", ROLLOUT),
+    "a2c": ("a2c-cartpole", ROLLOUT),
+    "trpo": ("trpo-pendulum", ROLLOUT),
+    "ppg": ("ppg-cartpole", ROLLOUT | dict(num_steps=16, policy_iterations=4)),
+    "recurrent_ppo": ("recurrent-cartpole", ROLLOUT | dict(recurrent_size=8)),
+    "gail": ("gail-cartpole", ROLLOUT | dict(discriminator_rollouts=2, discriminator_hidden_sizes=[8])),
+    "impala": ("impala-cartpole", ROLLOUT),
+    "appo": ("appo-cartpole", ROLLOUT),
+    "sac": ("sac-pendulum", dict(hidden_sizes=[8], total_timesteps=800, buffer_size=1500)),
+    "dqn": ("dqn-cartpole", dict(hidden_sizes=[8], total_timesteps=800, buffer_size=1500)),
+    "muzero": ("muzero-cartpole", dict(total_timesteps=480, buffer_size=1000)),
+    "gumbel_muzero": ("gumbel-cartpole", dict(total_timesteps=480, buffer_size=1000)),
+    "efficientzero": ("efficientzero-cartpole", dict(total_timesteps=480, buffer_size=1000)),
+    "scalezero": ("scalezero-classic", dict(total_timesteps=480)),
+    "dreamer": ("dreamer-cartpole", dict(total_timesteps=480, buffer_size=1000)),
+}
+CADENCES = dict(
+    log_interval=80, eval_interval=240, eval_episodes=1, checkpoint_interval=120, keep_checkpoints=2
+)
+
+
+class Stopping(QuietDisplay):
+    """Ends a run at half of its steps, as SIGTERM from outside would."""
+
+    def __init__(self, half: int) -> None:
+        self.half, self.asked = half, False
+
+    def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
+        if steps >= self.half and not self.asked:
+            self.asked = True  # a second signal would end it unsaved
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def make(name: str, run_dir: Path) -> dict[str, float]:
+    """Write the run `name`, stopped at half, to `run_dir`; the metrics with which it would end."""
+    small, changes = KEPT[name]
+    config = small_config(small, **CADENCES | changes)
+    with tempfile.TemporaryDirectory() as whole:
+        ends = train(config, run_dir=Path(whole) / "run").metrics
+    train(config, run_dir=run_dir, display=Stopping(config.total_timesteps // 2))
+    older = sorted((run_dir / "checkpoints").iterdir())[:-1]
+    for path in (run_dir / ".lock", run_dir / "timing.jsonl", *older):  # nothing of it is needed to go on
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return ends
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    ends = json.loads(ENDS.read_text()) if ENDS.exists() else {}
+    names, folder = sys.argv[1:] or list(KEPT), FOLDER
+    os.chdir(tempfile.mkdtemp())  # outside of any repository, whose state would be written into the manifest
+    for name in names:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        ends[name] = make(name, folder / name)
+        size = sum(path.stat().st_size for path in (folder / name).rglob("*") if path.is_file())
+        print(f"{name:<16}{size / 1000:8.1f} kB")
+    ENDS.write_text(json.dumps(dict(sorted(ends.items())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
