@@ -45,6 +45,10 @@ TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo, shared": ("ppo-cartpole", dict(num_steps=4, update_epochs=1, shared_trunk=True)),
     "ppo, gaussian": ("ppo-pendulum", dict(num_steps=4, update_epochs=1, num_envs=4)),
     "ppo, nature": ("ppo-cartpole", PICTURES),
+    "ppo, small": (
+        "ppo-cartpole",
+        PICTURES | dict(env_id="probe/Bright-v0", env_kwargs=dict(shape=[7, 7, 3], dtype="uint8")),
+    ),
     "ppo, impala": ("ppo-cartpole", PICTURES | dict(image_encoder="impala")),
     "trpo": ("trpo-pendulum", dict(num_steps=4, num_minibatches=1, update_epochs=1)),
     "ppg": ("ppg-cartpole", dict(num_steps=4, policy_iterations=1, auxiliary_epochs=1)),
@@ -80,6 +84,7 @@ TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
 ELSEWHERE = {
     ("NatureCNN", "layers"),
     ("ImpalaCNN", "layers"),
+    ("SmallCNN", "layers"),
     ("ImageInputs", "layers"),
     ("RSSM", "compile"),
     ("Vector", "predict"),

@@ -104,7 +104,8 @@ class Config(BaseModel):
     hidden_sizes: tuple[Units, ...] = field((64, 64), "Units in each hidden layer.")
     activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("tanh", "What follows a hidden layer.")
     image_encoder: Literal["nature", "impala"] = field(
-        "nature", "What pictures go through: a CNN, or a residual one."
+        "nature",
+        "Convolutional network of images: the Nature CNN (a smaller one for small images), or IMPALA's.",
     )
     precision: Literal["fp32", "bf16"] = field(
         "fp32", "Arithmetic of the networks; bf16 needs hardware that has it."

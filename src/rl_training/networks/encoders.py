@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ from rl_training.networks.convolutions import convolve
 from rl_training.networks.exact import Shortcut, is_exact
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+
+SMALLEST_SIDE = 11  # pixels that the convolutions of the Nature CNN need, with its smaller strides
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -46,8 +48,39 @@ def mlp(inputs: int, hidden_sizes: Sequence[int], activation: str) -> nn.Sequent
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
-    """Whether a space holds pictures: bytes with three dimensions."""
-    return isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3
+    """Whether a space holds pictures: numbers of any type with three dimensions, of which one is the channels.
+
+    Bytes always are some; of other numbers a grid of less than 3 × 3 is a vector in disguise.
+    """
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return False
+    return space.dtype == "uint8" or min(picture_shape(space)[1:]) >= 3
+
+
+def is_small_image(space: spaces.Space[Any]) -> bool:
+    """Whether a space holds pictures that no stride may shrink: grids of a game, more often than photographs."""
+    return is_image(space) and min(picture_shape(space)[1:]) < SMALLEST_SIDE
+
+
+def has_channels_last(space: spaces.Space[Any]) -> bool:
+    """Channels stand first (stacked frames) or last (pictures): the smaller end is the channels."""
+    first, *_, last = space.shape or (0,)
+    # As many channels as pixels a side: planes of a game, which have them last.
+    return last < first or (last == first and space.dtype != "uint8")
+
+
+def picture_shape(space: spaces.Space[Any]) -> tuple[int, int, int]:
+    """Channels, height and width."""
+    assert space.shape is not None
+    first, middle, last = space.shape
+    return (last, first, middle) if has_channels_last(space) else (first, middle, last)
+
+
+def observed(space: spaces.Space[Any]) -> str:
+    """A space in short: `84×84×3 uint8`, `4 float32`, `Discrete(5)`."""
+    if not isinstance(space, spaces.Box):
+        return str(space)
+    return f"{'×'.join(map(str, space.shape)) or 'number'} {space.dtype}"
 
 
 def make_encoder(
@@ -63,11 +96,19 @@ def make_encoder(
     return nn.Sequential(inputs, mlp(inputs.features, hidden_sizes, activation)), size
 
 
-def make_inputs(space: spaces.Space[Any], image_encoder: str) -> Inputs:
+def make_inputs(space: spaces.Space[Any], image_encoder: str, name: str = "observation") -> Inputs:
+    """What turns observations of a space into features; `name` is what they are called."""
     if isinstance(space, spaces.Dict):
-        return Joined(space, image_encoder)
+        return Joined(space, image_encoder, name)
+    inputs = _make_plain_inputs(space, image_encoder)
+    inputs.sees = f"{name} {observed(space)}"
+    return inputs
+
+
+def _make_plain_inputs(space: spaces.Space[Any], image_encoder: str) -> Inputs:
     if is_image(space):
-        return IMAGE_ENCODERS[image_encoder](space)
+        small = image_encoder == "nature" and is_small_image(space)
+        return SmallCNN(space) if small else IMAGE_ENCODERS[image_encoder](space)
     if isinstance(space, spaces.Discrete):
         return OneHot([int(space.n)], [int(space.start)])
     if isinstance(space, spaces.MultiDiscrete):
@@ -75,10 +116,23 @@ def make_inputs(space: spaces.Space[Any], image_encoder: str) -> Inputs:
     return Flat(space)
 
 
+def encoder_lines(modules: Iterable[nn.Module]) -> list[str]:
+    """Which encoder sees what, a line for each part of an observation."""
+    parts = [part for module in modules for part in module.modules() if getattr(part, "sees", "")]
+    return list(dict.fromkeys(f"encoder: {part.title} for {part.sees}" for part in parts))
+
+
 class Inputs(nn.Module):
     """Turns one kind of observation [N, ...] into [N, features] floats."""
 
+    transient: tuple[str, ...] = ("sees",)
     features: int
+    sees = ""  # what it encodes, in words
+
+    @property
+    def title(self) -> str:
+        """What it is called in the first lines of a run."""
+        return "MLP"
 
 
 class Flat(Inputs):
@@ -104,16 +158,16 @@ class OneHot(Inputs):
 
 
 class ImageInputs(Inputs):
-    """Convolutions and a dense layer; bytes are scaled to [0, 1] here and nowhere else."""
+    """Convolutions and a dense layer; bytes are scaled to [0, 1] here and nowhere else, other numbers are kept."""
 
-    transient = ("first", "alternating")
+    transient = ("first", "alternating", "scale")
 
     def __init__(self, space: spaces.Space[Any], features: int) -> None:
         super().__init__()
         assert space.shape is not None
-        # Channels stand first (stacked frames) or last (pictures): the smaller end is the channels.
-        self.channels_last = space.shape[-1] < space.shape[0]
-        height, width, channels = space.shape if self.channels_last else (*space.shape[1:], space.shape[0])
+        self.channels_last = has_channels_last(space)
+        self.scale = 1 / 255 if space.dtype == "uint8" else 1.0
+        channels, height, width = picture_shape(space)
         self.convolutions = nn.Sequential(*self.layers(channels, min(height, width)))
         self.first = Shortcut(self.convolutions, plain_first)
         self.alternating = Shortcut(self.convolutions, plain_convolutions)
@@ -121,6 +175,10 @@ class ImageInputs(Inputs):
             flat = self.convolutions(self._picture(torch.zeros(1, *space.shape))).numel()
         self.dense = nn.Sequential(orthogonal(nn.Linear(flat, features)), nn.ReLU())
         self.features = features
+
+    @property
+    def title(self) -> str:
+        return type(self).__name__
 
     def layers(self, channels: int, side: int) -> list[nn.Module]:
         raise NotImplementedError
@@ -135,12 +193,12 @@ class ImageInputs(Inputs):
         return self.dense(picture.permute(0, 2, 3, 1).flatten(1))
 
     def convolved(self, picture: Tensor) -> Tensor:
-        """Pictures [N, C, H, W] of bytes through all convolutions."""
+        """Pictures [N, C, H, W] of bytes or numbers through all convolutions."""
         picture, first = picture.to(torch.float32, memory_format=torch.channels_last), self.first()
         if first is None:
-            return self.convolutions(picture / 255)
+            return self.convolutions(picture * self.scale)
         # The scale goes into the first weights: they are fewer than the pixels.
-        picture = F.conv2d(picture, first.weight * (1 / 255), first.bias, first.stride, first.padding)
+        picture = F.conv2d(picture, first.weight * self.scale, first.bias, first.stride, first.padding)
         for layer in islice(self.convolutions, 1, None):
             picture = layer(picture)
         return picture
@@ -198,9 +256,32 @@ class NatureCNN(ImageInputs):
         if layers is None:
             return super().convolved(picture)
         for index, layer in enumerate(layers):  # each with the ReLU behind it
-            weight = layer.weight * (1 / 255) if index == 0 else layer.weight
+            weight = layer.weight * self.scale if index == 0 else layer.weight
             picture = convolve(picture, weight, layer.bias, layer.stride)  # type: ignore[arg-type]  # always a pair
         return picture
+
+
+class SmallCNN(ImageInputs):
+    """Two convolutions of 3 × 3 without a stride and a dense layer of 128, for the grids of small games.
+
+    The network of MinAtar (Young & Tian 2019) with a second layer. The bytes of a small picture are codes more often
+    than colours, small numbers that dividing by 255 would make all alike: log₂(1 + x) / 8 has the same range [0, 1].
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__(space, 128)
+
+    def layers(self, channels: int, side: int) -> list[nn.Module]:
+        layers: list[nn.Module] = []
+        for filters in (16, 32):
+            layers += [orthogonal(nn.Conv2d(channels, filters, 3, padding=1)), nn.ReLU(inplace=True)]
+            channels = filters
+        return layers
+
+    def convolved(self, picture: Tensor) -> Tensor:
+        coded = self.scale != 1.0
+        picture = picture.to(torch.float32, memory_format=torch.channels_last)
+        return self.convolutions(picture.log1p() * (1 / math.log(256)) if coded else picture)
 
 
 class ImpalaCNN(ImageInputs):
@@ -239,10 +320,10 @@ IMAGE_ENCODERS: dict[str, Callable[[spaces.Space[Any]], ImageInputs]] = {
 class Joined(Inputs):
     """The parts of a Dict observation side by side, in the space's own order; an action mask is no part of it."""
 
-    def __init__(self, space: spaces.Dict, image_encoder: str) -> None:
+    def __init__(self, space: spaces.Dict, image_encoder: str, name: str = "observation") -> None:
         super().__init__()
         self.keys = tuple(key for key in space.spaces if key != MASK)
-        parts = [make_inputs(space.spaces[key], image_encoder) for key in self.keys]
+        parts = [make_inputs(space.spaces[key], image_encoder, f"{name}[{key!r}]") for key in self.keys]
         self.parts = nn.ModuleList(parts)
         self.features = sum(part.features for part in parts)
 

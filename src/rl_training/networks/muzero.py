@@ -18,7 +18,17 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import decode, scale_latent
-from rl_training.networks.encoders import ACTIVATIONS, ResidualBlock, is_image, make_encoder, orthogonal
+from rl_training.networks.encoders import (
+    ACTIVATIONS,
+    ResidualBlock,
+    has_channels_last,
+    is_image,
+    is_small_image,
+    make_encoder,
+    observed,
+    orthogonal,
+    picture_shape,
+)
 from rl_training.networks.exact import Shortcut, is_exact, taken
 from rl_training.networks.planning import SmallModel
 
@@ -132,27 +142,33 @@ class VectorDynamics(nn.Module):
 class FrameRepresentation(nn.Module):
     """Residual convolutions that make frames [N, C, H, W] a sixteenth as wide, as in the paper's Atari network.
 
-    Without batch normalisation: what a state is must not depend on the states beside it.
+    Grids of less than 11 pixels a side keep their size, as in the paper's board games. Without batch normalisation:
+    what a state is must not depend on the states beside it.
     """
+
+    transient = ("scale", "sees")
+    title = "residual CNN"
 
     def __init__(self, space: spaces.Space[Any], channels: int, residual_blocks: int) -> None:
         super().__init__()
         assert space.shape is not None
-        # Channels stand first (stacked frames) or last (pictures): the smaller end is the channels.
-        self.channels_last = space.shape[-1] < space.shape[0]
-        inputs = space.shape[-1] if self.channels_last else space.shape[0]
+        self.channels_last = has_channels_last(space)
+        self.scale = 255 if space.dtype == "uint8" else 1
+        self.sees = f"observation {observed(space)}"
+        inputs, stride = picture_shape(space)[0], 1 if is_small_image(space) else 2
         layers: list[nn.Module] = []
         for outputs in (channels // 2, channels, channels):
-            layers.append(orthogonal(nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)))
+            layers.append(orthogonal(nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)))
             layers += [ResidualBlock(outputs) for _ in range(residual_blocks)]
             inputs = outputs
-        self.layers = nn.Sequential(*layers, nn.AvgPool2d(3, stride=2, padding=1))
+        pool = [] if stride == 1 else [nn.AvgPool2d(3, stride=2, padding=1)]
+        self.layers = nn.Sequential(*layers, *pool)
         with torch.no_grad():
             self.features = self(torch.zeros(1, *space.shape)).numel()
 
     def forward(self, frames: Tensor) -> Tensor:
         picture = frames.permute(0, 3, 1, 2) if self.channels_last else frames
-        return self.layers(picture.float() / 255)
+        return self.layers(picture.float() / self.scale)
 
 
 class FrameDynamics(nn.Module):

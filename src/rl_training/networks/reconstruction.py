@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.algorithms.dreamer import symexp, symlog
-from rl_training.networks.encoders import OneHot, is_image
+from rl_training.networks.encoders import OneHot, has_channels_last, is_image, observed, picture_shape
 from rl_training.networks.fused import norm_silu
 from rl_training.networks.rssm import BlockLinear, Dense, linear, mlp, truncated_normal
 from rl_training.trees import tree_leaves
@@ -34,10 +34,18 @@ def observation_parts(space: spaces.Space[Any], name: str = "obs") -> Iterator[t
         yield name, space
 
 
+def is_paintable(space: spaces.Space[Any]) -> bool:
+    """Whether a decoder whose pixels lie in [0, 1] can paint it: pictures of bytes or of bits."""
+    return is_image(space) and space.dtype in ("uint8", "bool")
+
+
 class Part(nn.Module):
     """One plain space of an observation; `size` is how many numbers it adds to the tokens."""
 
+    transient: tuple[str, ...] = ("sees",)
+    title = "MLP"
     size: int
+    sees = ""  # what it encodes, in words
 
     def encode(self, obs: Tensor) -> Tensor:
         """Observations [..., *shape] → [..., size]."""
@@ -114,14 +122,17 @@ def convolution(inputs: int, outputs: int) -> nn.Conv2d:
 class Picture(Part):
     """Stages of 5 × 5 convolutions: halved by a maximum on the way in, doubled on the way out."""
 
+    transient = ("top",)
+    title = "CNN"
+
     def __init__(
         self, space: spaces.Space[Any], depth: int, deter: int, stoch: int, units: int, blocks: int
     ) -> None:
         super().__init__()
         assert space.shape is not None
-        # Channels stand first (stacked frames) or last (pictures): the smaller end is the channels.
-        self.channels_last = space.shape[-1] < space.shape[0]
-        *sides, channels = space.shape if self.channels_last else (*space.shape[1:], space.shape[0])
+        self.channels_last = has_channels_last(space)
+        self.top = 255 if space.dtype == "uint8" else 1
+        channels, *sides = picture_shape(space)
         sizes = [tuple(sides)]
         while len(sizes) <= len(MULTIPLES) and min(sizes[-1]) // 2 >= SMALLEST:
             sizes.append((sizes[-1][0] // 2, sizes[-1][1] // 2))
@@ -142,7 +153,7 @@ class Picture(Part):
     def pixels(self, obs: Tensor) -> Tensor:
         """Pictures [..., *shape] as [N, C, H, W] in [0, 1]."""
         flat = obs.reshape(-1, *obs.shape[-3:])
-        return (flat.movedim(-1, 1) if self.channels_last else flat).float() / 255
+        return (flat.movedim(-1, 1) if self.channels_last else flat).float() / self.top
 
     def encode(self, obs: Tensor) -> Tensor:
         picture = (self.pixels(obs) - 0.5).contiguous(memory_format=torch.channels_last)
@@ -171,7 +182,7 @@ class Picture(Part):
         return error.square().sum((1, 2, 3)).view(features.shape[:-1])
 
     def predict(self, features: Tensor) -> Tensor:
-        picture = (self.decode(features.flatten(0, -2)) * 255).round().to(torch.uint8)
+        picture = (self.decode(features.flatten(0, -2)) * self.top).round().to(torch.uint8)
         picture = picture.movedim(1, -1) if self.channels_last else picture
         return picture.unflatten(0, features.shape[:-1])
 
@@ -192,7 +203,7 @@ class Reconstruction(nn.Module):
     ) -> None:
         super().__init__()
         parts = list(observation_parts(space))
-        pictures = {name: part for name, part in parts if is_image(part)}
+        pictures = {name: part for name, part in parts if is_paintable(part)}
         others = {name: part for name, part in parts if name not in pictures}
         self.picture_names, self.other_names = tuple(pictures), tuple(others)
         cameras = [
@@ -202,6 +213,8 @@ class Reconstruction(nn.Module):
             Choices(part) if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) else Vector(part)
             for part in others.values()
         ]
+        for name, part in zip([*pictures, *others], [*cameras, *rest], strict=True):
+            part.sees = f"{name.replace('obs', 'observation', 1)} {observed(dict(parts)[name])}"
         sizes, features = [part.size for part in rest], deter_size + stoch_size
         self.pictures, self.others = nn.ModuleList(cameras), nn.ModuleList(rest)
         self.encoder = mlp(sum(sizes), units, layers) if sizes else None

@@ -92,7 +92,7 @@ class ScaleZeroNetwork(nn.Module):
         self.encoders, places, kinds = nn.ModuleList(), [], {}
         for space in observation_spaces:
             # Pictures of one size share an encoder; what the numbers of a vector mean differs from task to task.
-            kind = str(space.shape) if is_image(space) else f"own {len(self.encoders)}"
+            kind = f"{space.shape} {space.dtype}" if is_image(space) else f"own {len(self.encoders)}"
             if kind not in kinds:
                 kinds[kind] = len(self.encoders)
                 encoder, width = make_encoder(space, hidden_sizes, activation, image_encoder)

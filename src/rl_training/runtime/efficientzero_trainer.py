@@ -14,7 +14,7 @@ from rl_training.algorithms.muzero import unrolled_loss
 from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.networks.efficientzero import EfficientZeroNetwork
-from rl_training.networks.encoders import is_image
+from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.runtime.controls import Now
 from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer
@@ -93,7 +93,10 @@ class EfficientZeroTrainer(MuZeroTrainer):
 
     def seen(self, places: np.ndarray) -> Any:
         obs = super().seen(places)
-        if not (self.config.augmentation and is_image(self.observation_space)):
+        space = self.observation_space
+        # A shift or a shade of a photograph shows the same; one of a small grid, or of bits, shows another state.
+        photographs = is_image(space) and space.dtype == "uint8" and not is_small_image(space)
+        if not (self.config.augmentation and photographs):
             return obs
         if getattr(self.agent.network.representation, "channels_last", False):
             return augment(obs.movedim(-1, 1)).movedim(1, -1)

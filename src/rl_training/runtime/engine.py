@@ -106,6 +106,8 @@ class Engine:
             self.timing_log = AppendLog(self.run.timing_path)
         self.trackers = Trackers(self.display.warning)
         self.display.start(config, self.run.path, progress.steps, total)
+        for line in self.trainer.encoders():
+            self.display.message(line)
         self.began, self.began_at = time.perf_counter(), progress.steps
         self.pace = Pace(total)
         self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from rl_training.config import Config
 from rl_training.envs.spaces import ACTIONS, check_action_space
-from rl_training.networks.encoders import is_image
+from rl_training.networks.encoders import encoder_lines, is_image, is_small_image
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.state.segments import SegmentStore
@@ -54,6 +55,10 @@ class Trainer(Stateful):
     def keep_segments_in(self, store: SegmentStore) -> None:
         """Where to keep what only grows, such as a replay; most algorithms have nothing of the kind."""
 
+    def encoders(self) -> list[str]:
+        """Which encoder sees what, in words: what a run says first."""
+        return encoder_lines(part for part in vars(self.agent).values() if isinstance(part, nn.Module))
+
     def timing(self) -> dict[str, float]:
         """What a line of timing.jsonl shall hold besides the speed: all that depends on the clock."""
         return {}
@@ -63,10 +68,10 @@ class Trainer(Stateful):
 
 
 def default_threads(observation_space: spaces.Space[Any]) -> int:
-    """One thread for vectors, whose layers are too small to share; all physical cores for convolutions."""
+    """One thread for vectors and small grids, whose layers are too small to share; else all physical cores."""
     parts = (
         observation_space.spaces.values()
         if isinstance(observation_space, spaces.Dict)
         else [observation_space]
     )
-    return PHYSICAL_CORES if any(is_image(part) for part in parts) else 1
+    return PHYSICAL_CORES if any(is_image(part) and not is_small_image(part) for part in parts) else 1
