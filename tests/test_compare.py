@@ -9,7 +9,8 @@ import pytest
 from runs import KINDS
 from test_cli import cli, refused
 
-from rl_training.reporting.comparison import compare, draw_text
+from rl_training.reporting.comparison import charts, compare, draw_text
+from rl_training.reporting.page import figure_of
 from rl_training.reporting.records import Log, find_runs, read_run
 
 
@@ -119,6 +120,82 @@ def test_a_picture_and_a_page_are_written(folder):
         and curve["y"][0] == 1
         and curve["low"][1] <= curve["y"][1] <= curve["high"][1]
     )
+
+
+LONG = dict(type="piecewise", points=[[1000 * index, 0.1 + 0.01 * index] for index in range(30)])
+
+
+def test_charts_stay_wide_and_the_legend_is_below_however_long_the_names_are(folder):
+    for seed in (1, 2):
+        for index in range(4):
+            changes = {
+                "ent_coef_schedule": LONG | {"delay": index},
+                "hidden_sizes": [64] * 40,
+                "gamma": index / 10,
+            }
+            write_run(Path(f"long/{index}/s{seed}"), [1.0, 5.0 + index], seed=seed, **changes)
+    compared = compare(find_runs([Path("long"), Path("runs")], warn=pytest.fail))
+    figure = figure_of(charts(compared), "$ a title $")
+    figure.draw_without_rendering()
+    boxes = [axis.get_window_extent() for axis in figure.axes]
+    assert min(box.width for box in boxes) > 0.35 * figure.bbox.width
+    assert min(box.height for box in boxes) > 150
+    (legend,) = figure.legends
+    below = legend.get_window_extent()
+    assert below.y1 <= min(axis.get_tightbbox().y0 for axis in figure.axes if axis.lines)
+    assert below.x0 >= 0 and below.x1 <= figure.bbox.width
+    assert len(legend.get_texts()) == len(compared.tasks["CartPole-v1"]) == 7
+
+
+def test_a_method_has_one_colour_in_every_chart(folder):
+    for path in Path("runs/a").glob("s*/metrics.jsonl"):  # one chart has no line of this method
+        path.write_text("".join(line for line in path.open() if "episode_return" not in line))
+    figure = figure_of(charts(compare(find_runs([Path("runs")], warn=pytest.fail))), "")
+    colours = {(line.get_label(), line.get_color()) for axis in figure.axes for line in axis.lines}
+    assert len(colours) == 3
+    assert {len(axis.lines) for axis in figure.axes if axis.lines} == {2, 3}
+
+
+def test_names_hold_what_differs_and_no_more(folder):
+    cosine = {"type": "cosine", "start": 0.02, "end": 0.0}
+    for seed in (1, 2):
+        write_run(Path(f"x/a/s{seed}"), [1.0], seed=seed, ent_coef_schedule=None)
+        write_run(Path(f"x/b/s{seed}"), [2.0], seed=seed, ent_coef_schedule=cosine)
+        linear = {"type": "linear", "start": 0.3}
+        write_run(Path(f"y/a/s{seed}"), [1.0], seed=seed, clip_coef_schedule=linear | {"end": 0.1})
+        write_run(Path(f"y/b/s{seed}"), [2.0], seed=seed, clip_coef_schedule=linear | {"end": 0.2})
+        write_run(Path(f"z/a/s{seed}"), [1.0], seed=seed, note="x" * 50 + "1")
+        write_run(Path(f"z/b/s{seed}"), [2.0], seed=seed, note="x" * 50 + "2")
+    assert names("x") == ["ppo", "ppo ent_coef_schedule=cosine 0.02→0"]
+    assert names("y") == ["ppo clip_coef_schedule.end=0.1", "ppo clip_coef_schedule.end=0.2"]
+    # Cut short both would be called the same.
+    assert names("z") == ["ppo note=" + "x" * 50 + "1", "ppo note=" + "x" * 50 + "2"]
+
+
+def names(folder: str) -> list[str]:
+    compared = compare(find_runs([Path(folder)], warn=pytest.fail))
+    return [group.method for group in compared.tasks["CartPole-v1"]]
+
+
+def test_labels_name_the_runs_of_each_argument(folder):
+    done = cli("compare", "runs/a", "runs/b", "--label", "baseline", "--label", "mine", "--png", "c.png")
+    assert done.exit_code == 0, done.output
+    rows = [re.split(r"  +", line.strip())[0] for line in done.stdout.splitlines()[2:4]]
+    assert rows == ["mine", "baseline"]
+    # What differs inside of a label is still told apart, and the same config under two labels is two methods.
+    done = cli("compare", "runs", "runs/c", "--label", "both", "--label", "a2c alone", "--json")
+    methods = {group["method"] for group in json.loads(done.stdout)["tasks"]["CartPole-v1"]}
+    assert methods == {"both learning_rate=0.1", "both learning_rate=0.2", "a2c alone"}
+    done = cli("compare", "runs/a", "runs/c", "runs/b", *("--label", "same") * 3, "--json")
+    methods = {group["method"] for group in json.loads(done.stdout)["tasks"]["CartPole-v1"]}
+    assert methods == {
+        "same algo=ppo learning_rate=0.1",
+        "same algo=ppo learning_rate=0.2",
+        "same algo=a2c",
+    }
+    done = cli("compare", "runs/a", "runs/b", "--label", "one")
+    assert done.exit_code == 2
+    assert done.stderr == "error: --label is given 1 times for 2 RUN_DIR; give one for each\n"
 
 
 def bad_runs() -> dict[str, tuple[list, str]]:

@@ -39,6 +39,7 @@ BESIDE_THE_POINT = (
 )
 ALL_TASKS = "all tasks, each scaled to 0 … 1"
 MOST_CURVE_POINTS = 200
+LONGEST_VALUE = 40  # characters of a field's value in the name of a method
 
 
 class Group(NamedTuple):
@@ -112,19 +113,24 @@ def compare(
     metric: str = SCORE,
     at: int | None = None,
     warn: Callable[[str], None] = lambda text: None,
+    labels: Mapping[Path, str] | None = None,
 ) -> Comparison:
-    """Group runs by task and config, and score each by the last value of `metric`, or by the last up to step `at`."""
-    by_task: dict[str, dict[str, list[Record]]] = {}
+    """Group runs by task and config, and score each by the last value of `metric`, or by the last up to step `at`.
+
+    `labels` are names for the runs at a path or inside of it. Runs of different labels are different methods.
+    """
+    by_task: dict[str, dict[tuple[str, str], list[Record]]] = {}
     names = _task_names(records)
     for record in records:
-        by_task.setdefault(names[_task(record)], {}).setdefault(_identity(record), []).append(record)
+        method = _label(record, labels or {}), _identity(record)
+        by_task.setdefault(names[_task(record)], {}).setdefault(method, []).append(record)
     tasks = {}
-    for task, by_config in by_task.items():
-        groups = [_one_of_each_seed(runs, warn) for runs in by_config.values()]
-        labels = _labels([runs[0].config for runs in groups])
+    for task, by_method in by_task.items():
+        groups = [_one_of_each_seed(runs, warn) for runs in by_method.values()]
+        methods = _method_names([runs[0].config for runs in groups], [label for label, _ in by_method])
         tasks[task] = [
-            Group(label, runs, np.array([_score(run, metric, at, warn) for run in runs]))
-            for label, runs in zip(labels, groups, strict=True)
+            Group(method, runs, np.array([_score(run, metric, at, warn) for run in runs]))
+            for method, runs in zip(methods, groups, strict=True)
         ]
     return Comparison(metric, tasks)
 
@@ -146,6 +152,13 @@ def _task_names(records: Sequence[Record]) -> dict[str, str]:
     return names
 
 
+def _label(record: Record, labels: Mapping[Path, str]) -> str:
+    """The label of the nearest path that the run is at or inside of, "" if there is none."""
+    here = record.path.resolve()
+    found = {path.resolve(): label for path, label in labels.items()}
+    return next((found[path] for path in (here, *here.parents) if path in found), "")
+
+
 def _identity(record: Record) -> str:
     return to_yaml(
         {name: value for name, value in sorted(record.config.items()) if name not in BESIDE_THE_POINT}
@@ -164,17 +177,41 @@ def _one_of_each_seed(runs: list[Record], warn: Callable[[str], None]) -> list[R
     return [kept[seed] for seed in sorted(kept)]
 
 
-def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The algorithm, and the fields in which the configs of that algorithm differ."""
-    labels = []
-    for config in configs:
-        family = [other for other in configs if other["algo"] == config["algo"]]
-        names = [name for name in config if name not in (*BESIDE_THE_POINT, *TASK, "algo")]
-        names += [name for other in family for name in other if name not in config and name not in names]
-        differing = [name for name in names if any(other.get(name) != config.get(name) for other in family)]
-        words = [f"{name}={to_yaml(config.get(name))[:60]}" for name in dict.fromkeys(differing)]
-        labels.append(" ".join([config["algo"], *words]))
-    return labels
+def _method_names(configs: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
+    """The label, or else the algorithm, and what differs among the configs of the same one, shortened if it may be."""
+    leaves = [_leaves(config, configs) for config in configs]
+    kinds = [label or config["algo"] for label, config in zip(labels, configs, strict=True)]
+    short, full = [], []
+    for kind, own in zip(kinds, leaves, strict=True):
+        family = [theirs for other, theirs in zip(kinds, leaves, strict=True) if other == kind]
+        names = dict.fromkeys([*own, *(name for theirs in family for name in theirs)])
+        differing = [name for name in names if any(theirs.get(name) != own.get(name) for theirs in family)]
+        given = [name for name in differing if own.get(name) is not None]
+        short.append(" ".join([kind, *(f"{name}={_shortened(own[name])}" for name in given)]))
+        full.append(" ".join([kind, *(f"{name}={to_yaml(own.get(name))}" for name in differing)]))
+    return [long if short.count(name) > 1 else name for name, long in zip(short, full, strict=True)]
+
+
+def _leaves(config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields that make a method; of those that are mappings in every config the entries, as `field.entry`."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in (*BESIDE_THE_POINT, *TASK):
+            continue
+        if all(isinstance(other.get(name), Mapping) for other in configs):
+            found |= {f"{name}.{key}": part for key, part in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def _shortened(value: Any) -> str:
+    """A value as YAML, a plain schedule as `linear 0.3→0.1`, both cut where they are long."""
+    if isinstance(value, Mapping) and set(value) == {"type", "start", "end"}:
+        text = f"{value['type']} {value['start']:g}→{value['end']:g}"
+    else:
+        text = to_yaml(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
 def _score(run: Record, metric: str, at: int | None, warn: Callable[[str], None]) -> float:
@@ -298,8 +335,7 @@ def _learning_curve(group: Group, metric: str) -> Series | None:
         [np.interp(grid, curve.steps, curve.values) for curve in curves], axis=-1
     )  # [points, runs]
     iqm = iqm_interval([runs])
-    count = f"{len(curves)} runs" if len(curves) > 1 else "1 run"
-    return Series(f"{group.method}, {count}", grid, *iqm)
+    return Series(group.method, grid, *iqm)
 
 
 def _profile(title: str, metric: str, scores: Mapping[str, list[np.ndarray]]) -> Chart:

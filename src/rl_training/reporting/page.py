@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -21,6 +22,7 @@ from rl_training.state import files
 
 HERE = Path(__file__).parent
 MOST_POINTS = 400  # of a curve: more than a screen shows
+PICTURE_CHARACTERS = 140  # of small text in a line of a picture
 
 
 class Series(NamedTuple):
@@ -207,34 +209,48 @@ def _is_number(text: str) -> bool:
 
 
 def draw_png(charts: Sequence[Chart], title: str, path: Path) -> None:
-    """The charts as one picture, two in a row. Needs the extra `plot`."""
+    """The charts as one picture. Needs the extra `plot`."""
+    try:
+        figure_of(charts, title).savefig(path, format="png", dpi=110)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+
+
+def figure_of(charts: Sequence[Chart], title: str) -> Any:
+    """The charts two in a row, with one legend below them all."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError(f"--png needs matplotlib: {add_extra('plot')}") from None
 
+    names = list(dict.fromkeys(series.name for chart in charts for series in chart.series))
+    colors = {name: f"C{index}" for index, name in enumerate(names)}
+    labels = {name: _wrapped(name) for name in names}
+    lines = sum(label.count("\n") + 1 for label in labels.values())
     rows = -(-len(charts) // 2)
-    figure = Figure(figsize=(11, 0.6 + 3.3 * rows), layout="constrained")
-    figure.suptitle(title)
+    figure = Figure(figsize=(11, 0.6 + 3.3 * rows + 0.2 * lines), layout="constrained")
+    figure.suptitle(_wrapped(title))
     axes = figure.subplots(rows, 2, squeeze=False).ravel()
     for axis, chart in zip(axes, charts, strict=False):
-        for index, series in enumerate(chart.series):
-            axis.plot(series.x, series.y, color=f"C{index}", linewidth=2, label=series.name)
+        for series in chart.series:
+            color = colors[series.name]
+            axis.plot(series.x, series.y, color=color, linewidth=2, label=labels[series.name])
             if series.low is not None and series.high is not None:
-                axis.fill_between(
-                    series.x, series.low, series.high, color=f"C{index}", alpha=0.2, linewidth=0
-                )
-        axis.set_title(chart.title, fontsize=9, loc="left")
+                axis.fill_between(series.x, series.low, series.high, color=color, alpha=0.2, linewidth=0)
+        axis.set_title(_wrapped(chart.title, PICTURE_CHARACTERS // 2), fontsize=9, loc="left")
         axis.set_xlabel(chart.x, fontsize=8)
         axis.tick_params(labelsize=8)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
         if any(len(series.x) and series.x[-1] >= 10_000 for series in chart.series):
             axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:,.0f}k")
-        axis.legend(fontsize=8, frameon=False)
     for axis in axes[len(charts) :]:
         axis.set_axis_off()
-    try:
-        figure.savefig(path, format="png", dpi=110)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+    drawn = {line.get_label(): line for axis in axes for line in axis.get_lines()}
+    figure.legend(drawn.values(), drawn, loc="outside lower left", fontsize=8, frameon=False)
+    return figure
+
+
+def _wrapped(text: str, width: int = PICTURE_CHARACTERS) -> str:
+    """Text in lines that fit a picture, in which a dollar is a dollar and begins no formula."""
+    return textwrap.fill(text, width).replace("$", r"\$")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rl_training.errors import UserError
 from rl_training.verbs.options import Json, print_json, print_warning
 
 SCORE = "eval/mean_return"
@@ -22,6 +23,10 @@ def compare(
         Path | None, typer.Option(help="Also write a page with curves and profiles to this file.")
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Also draw to this file (needs the extra plot).")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="What to call the runs of a RUN_DIR; once for each of them, in their order."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Compare runs: interquartile means with 95 % intervals, curves, profiles.
@@ -31,13 +36,17 @@ def compare(
     \b
     rl-training compare runs/ppo-CartPole-v1-seeds runs/a2c-CartPole-v1-seeds
     rl-training compare runs --html compare.html --png compare.png
+    rl-training compare runs/a runs/b --label baseline --label mine
     """
     from rl_training.reporting import comparison
     from rl_training.reporting.records import find_runs
 
+    if label and len(label) != len(runs):
+        raise UserError(f"--label is given {len(label)} times for {len(runs)} RUN_DIR; give one for each")
+    labels = dict(zip(runs, label, strict=True)) if label else None
     warn = print_warning
     records = find_runs(runs, warn, only=comparison.compared_metrics(metric))
-    compared = comparison.compare(records, metric=metric, at=at, warn=warn)
+    compared = comparison.compare(records, metric=metric, at=at, warn=warn, labels=labels)
     if html is not None:  # first, so that what goes wrong with a file is not lost below the text
         comparison.write_html(compared, html)
     if png is not None:
