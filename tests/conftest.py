@@ -1,5 +1,6 @@
 """Every test has a folder and a home of its own, probe environments, one thread of torch; small runs are shared."""
 
+import fcntl
 import os
 import shutil
 import site
@@ -8,14 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
-import probes  # noqa: F401
 import pytest
-import torch
-from runs import small_config
 
-from rl_training import train
-
-torch.set_num_threads(1)
 # Examples that failed before are kept in the folder that is worked in, and a deadline measures the machine.
 hypothesis.settings.register_profile("alone", database=None, deadline=None)
 hypothesis.settings.load_profile("alone")
@@ -40,8 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def outside_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Fixtures that tests share are made in an empty folder too."""
+def in_good_order(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures that tests share are made in an empty folder too, with the probes registered and one thread of torch.
+
+    Torch is imported here and not above: the process that only hands out tests to others does not need it.
+    """
+    import probes  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("shared"))
         yield
@@ -59,12 +61,23 @@ def in_a_folder_of_its_own(
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The directory of a finished small run of tests/runs.py by its name, trained when it is first asked for."""
-    folder = tmp_path_factory.mktemp("trained")
+    """The directory of a finished small run of tests/runs.py by its name, which nobody may change.
+
+    It is trained when it is first asked for, once for all processes of the session.
+    """
+    from runs import train_small
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "trained"
+    folder.mkdir(exist_ok=True)
 
     def find(name: str) -> Path:
-        if not (folder / name).exists():
-            train(small_config(name), run_dir=folder / name)
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / name).exists():
+                shutil.rmtree(folder / f"{name}.part", ignore_errors=True)
+                train_small(name, folder / f"{name}.part")
+                (folder / f"{name}.part").rename(folder / name)
         return folder / name
 
     return find

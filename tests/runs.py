@@ -10,13 +10,18 @@ import os
 import random
 import shutil
 import signal
+import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rl_training import load_config, resume, train
+from rl_training import cli, load_config, resume, train
 from rl_training.runtime.controls import Controls, find_control, resolve
 from rl_training.state import chain
+from rl_training.runtime.engine import Engine
 from rl_training.state.seeding import fold, seed_everything
 
 TINY_DREAMER: dict[str, Any] = dict(
@@ -407,7 +412,7 @@ def go_on(config: Any, run_dir: Path) -> None:
         train(config, run_dir=run_dir)
 
 
-PATIENCE = 300  # seconds after which a child that stands still says where, and fails
+PATIENCE = 1500  # seconds after which a child that stands still says where, before its test is given up
 
 
 def _in_child(function: Callable[..., None], *args: Any) -> None:
@@ -416,10 +421,8 @@ def _in_child(function: Callable[..., None], *args: Any) -> None:
     function(*args)
 
 
-def in_child(
-    function: Callable[..., None], *args: Any, kill_after: float | None = None, start: str = "fork"
-) -> int | None:
-    """Run `function(*args)` in a process of its own; its exit code, or None if a signal ended it.
+def child_process(function: Callable[..., None], *args: Any, start: str = "fork") -> Any:
+    """`function(*args)` in a process of its own, begun.
 
     A fork has torch loaded already and knows all that the test has patched. `start="forkserver"` begins from a
     process that never had threads, which emulators need; `function` must then be one of a module.
@@ -430,11 +433,73 @@ def in_child(
         context.set_forkserver_preload(["rl_training.runtime.seeds", "rl_training.envs.atari", *trainers])
     child: Any = context.Process(target=_in_child, args=(function, *args))  # type: ignore[attr-defined]
     child.start()
-    child.join(kill_after)
-    if kill_after is not None:
-        child.kill()
+    return child
+
+
+def in_child(function: Callable[..., None], *args: Any, start: str = "fork") -> int | None:
+    """Run `function(*args)` in a process of its own; its exit code, or None if a signal ended it."""
+    return exit_code(child_process(function, *args, start=start))
+
+
+def exit_code(child: Any) -> int | None:
     child.join()
     return None if child.exitcode < 0 else child.exitcode
+
+
+def start_method(config: Any) -> str:
+    """How a child that trains this must be started."""
+    return "forkserver" if config.env_id.startswith("ALE/") else "fork"
+
+
+def train_small(name: str, run_dir: Path) -> None:
+    """Train a small run in this process, which its later forks are warmed by, or apart where it has threads."""
+    config = small_config(name)
+    if start_method(config) == "fork":
+        train(config, run_dir=run_dir)
+    else:
+        assert in_child(go_on, config, run_dir, start=start_method(config)) == 0
+
+
+def run_command(arguments: list[str], ends: dict[int, int], others: list[int], own_session: bool) -> None:
+    """In a fork: be `rl-training ARGUMENTS`, with these ends of pipes as its descriptors."""
+    if own_session:
+        os.setsid()
+    for number, end in ends.items():
+        os.dup2(end, number)
+    for descriptor in (*ends.values(), *others):
+        os.close(descriptor)
+    sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8") for number in (1, 2))  # noqa: SIM115
+    sys.argv = ["rl-training", *arguments]
+    cli.main()
+
+
+class Command:
+    """`rl-training ARGUMENTS` in a fork of this process: the real command without seconds of importing torch again."""
+
+    def __init__(self, *arguments: Any, own_session: bool = False) -> None:
+        (self._out, out), (self._err, err) = os.pipe(), os.pipe()
+        words, ours = [str(argument) for argument in arguments], [self._out, self._err]
+        self.process = child_process(run_command, words, {1: out, 2: err}, ours, own_session)
+        self.pid: int = self.process.pid
+        os.close(out), os.close(err)
+        self.stdout, self.stderr = (open(end, encoding="utf-8") for end in ours)  # noqa: SIM115
+
+    def running(self) -> bool:
+        return self.process.is_alive()
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        self.process.join()
+        return self.process.exitcode
+
+    def communicate(self) -> tuple[str, str]:
+        """All that it says until it has ended."""
+        with ThreadPoolExecutor() as readers:
+            out, err = readers.map(lambda stream: stream.read(), (self.stdout, self.stderr))
+        self.returncode = self.wait()
+        return out, err
 
 
 FILE_CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "ftruncate")
@@ -464,20 +529,51 @@ def go_on_until(number: int, config: Any, run_dir: Path) -> None:
     go_on(config, run_dir)
 
 
-def kill_and_resume(
-    config: Any, run_dir: Path, kills: int, seconds: float, rng: random.Random, start: str = "fork"
-) -> int:
+def go_on_telling(pipe: Any, share: float, config: Any, run_dir: Path) -> None:
+    """Go on with the run; tell when this share of what is left is done, and how long an iteration takes."""
+    iterate, first, seconds = Engine._iterate, -1, 0.0
+
+    def telling(engine: Engine) -> None:
+        nonlocal first, seconds
+        steps, total = engine.progress.steps, config.total_timesteps
+        first = steps if first < 0 else first
+        if not pipe.closed and steps >= first + share * (total - first):
+            pipe.send(seconds)
+            pipe.close()
+        began = time.perf_counter()
+        iterate(engine)
+        seconds = time.perf_counter() - began
+
+    Engine._iterate = telling  # type: ignore[method-assign]
+    go_on(config, run_dir)
+
+
+def killed_in_an_iteration(share: float, moment: float, config: Any, run_dir: Path) -> int | None:
+    """Go on with the run, and kill it after a share of what is left; `moment` is a part of one iteration.
+
+    The run itself says when it is there, so that a kill hits it however busy the machine is.
+    """
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    child = child_process(go_on_telling, theirs, share, config, run_dir, start=start_method(config))
+    theirs.close()
+    with ours, suppress(EOFError):
+        time.sleep(moment * ours.recv())
+        child.kill()
+    return exit_code(child)
+
+
+def kill_and_resume(config: Any, run_dir: Path, kills: int, rng: random.Random) -> int:
     """Kill the run `kills` times, every second time inside file calls, then let it end; how many kills hit.
 
     A run goes on between kills, so the more of them there are, the sooner each must come.
     """
-    hits, share = 0, min(1.0, 3 / kills)
+    hits, share, start = 0, min(1.0, 3 / kills), start_method(config)
     for attempt in range(kills):
         if attempt % 2:
             number = rng.randint(1, int(120 * share))
             code = in_child(go_on_until, number, config, run_dir, start=start)
         else:
-            code = in_child(go_on, config, run_dir, kill_after=rng.uniform(0.0, seconds * share), start=start)
+            code = killed_in_an_iteration(share * rng.random(), rng.random(), config, run_dir)
         assert code in (0, None), "the run failed instead of being killed"
         hits += code is None
     assert in_child(go_on, config, run_dir, start=start) == 0

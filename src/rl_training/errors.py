@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 
@@ -69,12 +70,13 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
 
     Near means few slips of the hand for the length of the word, or else that the candidate contains it.
     """
-    letters = set(word)
+    letters = _letters(word)
 
     def at_least(candidate: str) -> int:
         """A number of slips that is quick to count and never too high."""
-        others = set(candidate)
-        return max(len(letters - others), len(others - letters), abs(len(word) - len(candidate)))
+        others = _letters(candidate)
+        missing, added = (letters & ~others).bit_count(), (others & ~letters).bit_count()
+        return max(missing, added, abs(len(word) - len(candidate)))
 
     nearest, slips = "", max(1, round(0.4 * len(word))) + 1
     candidates = sorted(candidates, key=at_least)
@@ -86,6 +88,12 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     if not nearest and len(word) > 2:
         nearest = next((candidate for candidate in candidates if word in candidate), "")
     return f"; did you mean {nearest}?" if nearest else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _letters(word: str) -> int:
+    """The letters of a word as bits; two that share one only make the number of slips smaller."""
+    return functools.reduce(lambda bits, letter: bits | 1 << ord(letter) % 64, word, 0)
 
 
 def _slips(a: str, b: str) -> int:
