@@ -64,9 +64,7 @@ def add_node(cluster):
 
 def tend(fleet, until):
     """Look after a fleet until as many actors as that are up: each fills its place, so nobody else can take it."""
-    deadline = time.monotonic() + 300  # a busy machine takes minutes to start actors
     while sum(slot.up for slot in fleet.slots) != until:
-        assert time.monotonic() < deadline, [slot.up for slot in fleet.slots]
         fleet._tend()
 
 

@@ -107,10 +107,8 @@ def killed_when(happened) -> None:
             cli("tune", "config.yaml", *SEARCH, "--run-dir", "search", "--quiet")
         finally:
             os._exit(0)
-    deadline = time.monotonic() + 120
     while not happened():
         assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended before it could be killed"
-        assert time.monotonic() < deadline
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
