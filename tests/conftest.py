@@ -8,16 +8,19 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
-
-# Examples that failed before are kept in the folder that is worked in, and a deadline measures the machine.
-hypothesis.settings.register_profile("alone", database=None, deadline=None)
-hypothesis.settings.load_profile("alone")
 
 # Where programs look for what a user keeps, and settings of theirs: none of it is for tests to see.
 HOMES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 SETTINGS = ("WANDB_", "MLFLOW_", "RAY_", "MINARI_", "MPL", "GIT_")
+
+
+def without_memory_and_clock() -> None:
+    """Hypothesis keeps what failed before in the folder that is worked in, and its deadlines measure the machine."""
+    import hypothesis
+
+    hypothesis.settings.register_profile("alone", database=None, deadline=None)
+    hypothesis.settings.load_profile("alone")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith(SETTINGS)]:
         patch.delenv(name)
     patch.setenv("PYTHONUSERBASE", user_base)  # packages that the user installed stay where they are
+    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+        without_memory_and_clock()
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     config.add_cleanup(patch.undo)
 

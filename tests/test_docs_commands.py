@@ -41,6 +41,7 @@ AS_WRITTEN = {
 SLOW = {"README", "first_steps", "seeds", "compare", "demonstrations", "own_algorithm"}
 SLOW |= {"algorithms/gail", "algorithms/dreamer"}
 STEPS = 1500
+WITHOUT_LEARNING = 300  # enough where learning would not begin within STEPS anyway
 NO_NEWS = {"NO_MKDOCS_2_WARNING": "1"}
 
 
@@ -83,7 +84,8 @@ def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = workflows.train
 
     def train(config: Any, **options: Any) -> Any:
-        steps = min(config.total_timesteps, STEPS)
+        learns = getattr(config, "learning_starts", 0) < STEPS
+        steps = min(config.total_timesteps, STEPS if learns else WITHOUT_LEARNING)
         return whole(config.model_copy(update={"total_timesteps": steps, "eval_episodes": 1}), **options)
 
     monkeypatch.setattr(workflows, "train", train)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,7 @@ from rl_training import train
 from rl_training.errors import ActorError, ConfigError
 from rl_training.registry import trainer_class
 
-ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")
 FLEETS = ("local", "ray")
 ON_NODES = dict(fleet="ray", ray_resources={"slot": 1.0})
 
@@ -30,6 +31,7 @@ def config_of(**changes):
 @pytest.fixture(scope="module")
 def cluster():
     """A head without room for actors, and two nodes with room for two each."""
+    import ray  # here and not above: it takes a second in every process that only collects
     from ray.cluster_utils import Cluster
 
     variables = {
@@ -198,6 +200,8 @@ def test_a_run_joins_a_cluster_that_is_there_and_leaves_it_there(address, cluste
         done = trained_elsewhere(tmp_path / "run", *settings, f"ray_address={cluster.address}")
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    import ray
+
     assert sum(node["Alive"] for node in ray.nodes()) == 3
 
 

@@ -196,7 +196,6 @@ def test_transient_names_of_base_classes_count() -> None:
         np.array([1.0]).astype(">f8"),
         torch.zeros(2, dtype=torch.complex64),
         torch.eye(2).to_sparse(),
-        torch.optim.Adam([nn.Parameter(torch.zeros(1))]),
         {(1, 2): 3},
         {True: 1},
         [1, [{"a": object()}]],
@@ -208,6 +207,11 @@ def test_what_cannot_be_saved_is_named(value: Any) -> None:
     thing.secret = value  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"Counter\.secret.*name it in `transient`"):
         thing.state_dict()
+
+
+def test_an_optimizer_of_torch_cannot_be_saved() -> None:
+    """Apart from the others: making one imports torch's compiler, which takes seconds."""
+    test_what_cannot_be_saved_is_named(torch.optim.Adam([nn.Parameter(torch.zeros(1))]))
 
 
 def test_an_object_that_leads_back_to_its_holder_is_named() -> None:
