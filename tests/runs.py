@@ -20,8 +20,8 @@ from typing import Any
 
 from rl_training import cli, load_config, resume, train
 from rl_training.runtime.controls import Controls, find_control, resolve
-from rl_training.state import chain
 from rl_training.runtime.engine import Engine
+from rl_training.state import chain
 from rl_training.state.seeding import fold, seed_everything
 
 TINY_DREAMER: dict[str, Any] = dict(
