@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 # One stamp per set of extras; an install runs again only when one of these files changed.
 SETUP_FILES := pyproject.toml constraints.txt hatch_build.py
 
-.PHONY: train test docs learn faults bench lint clean help
+.PHONY: train test slow docs learn faults bench lint clean help
 
 help:
 	@echo "make train   train PPO on CartPole-v1 from the shipped config and evaluate it (about a minute)"
 	@echo "make test    the fast test suite, what a bare 'pytest -q' runs, on two cores"
+	@echo "make slow    tests of minutes: Dreamer's probes, learners with a memory, long commands of the documentation"
 	@echo "make docs    the documentation as a site, in build/site; every warning is an error"
 	@echo "make learn   the slow learning gates"
 	@echo "make faults  the long kill and fault tests"
@@ -48,6 +49,9 @@ test: $(VENV)/.installed-test
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	  || echo "no browser found: the tests that look at pages in one are skipped (apt-get install chromium)"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+slow: $(VENV)/.installed-test
+	@$(BIN)/python -m pytest -q --timeout 0 -m slow
 
 docs: $(VENV)/.installed-test
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

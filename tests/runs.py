@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import inspect
+import math
 import multiprocessing
 import os
 import random
@@ -18,9 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rl_training import cli, load_config, resume, train
+from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls, find_control, resolve
 from rl_training.runtime.engine import Engine
+from rl_training.runtime.workflows import load_agent
 from rl_training.state import chain
 from rl_training.state.seeding import fold, seed_everything
 
@@ -388,6 +393,31 @@ def clip_fractions(
         config = config_class(**settings, clip_coef=clip, learning_rate=1e-2)
         fractions.append(train_algorithm(config, run_dir=folder / str(clip)).metrics["clip_fraction"])
     return fractions
+
+
+def assert_learned(result: Any, config: Any) -> None:
+    """The run saw episodes end, all it reports is finite, and each layer of its policy has left where it began.
+
+    Of a layer, not each tensor: weights have no gradient where a probe shows nothing but zeros.
+    """
+    seed_everything(fold(config.seed, "init"))
+    fresh = trainer_class(config.algo)(config.model_copy(update={"vectorization": "sync"}))
+    fresh.close()
+    _, agent, _ = load_agent(result.run_dir, "last")
+    assert result.metrics["episodes"] > 0
+    assert all(math.isfinite(value) for value in result.metrics.values())
+    before, after = (list(network_of(each).named_parameters()) for each in (fresh.agent, agent))
+    moved = {}
+    for (name, old), (_, new) in zip(before, after, strict=True):
+        layer = name.rpartition(".")[0]
+        moved[layer] = moved.get(layer, False) or not torch.equal(old, new)
+    still = [layer for layer, has in moved.items() if not has]
+    assert not still, f"never moved: {still}"
+
+
+def network_of(agent: Any) -> Any:
+    """The weights that act, whatever a kind of policy calls them."""
+    return agent.network if hasattr(agent, "network") else agent.actor
 
 
 def small_config(name: str, **changes: Any) -> Any:

@@ -1,7 +1,7 @@
 """A2C end to end, short: schedules arrive in the metrics exactly, and discrete and continuous actions train."""
 
 import pytest
-from runs import TINY, knobs_in_training_lines, received
+from runs import TINY, assert_learned, knobs_in_training_lines, received
 
 from rl_training.runtime import a2c_trainer
 from rl_training.runtime.a2c_trainer import A2CConfig, train_a2c
@@ -41,4 +41,4 @@ def test_the_entropy_coefficient_really_acts(tmp_path):
 )
 def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
     config = A2CConfig(**TINY | dict(env_id=env_id, total_timesteps=256, max_episode_steps=50) | changes)
-    assert train_a2c(config, run_dir=tmp_path / "run").metrics["episodes"] > 0
+    assert_learned(train_a2c(config, run_dir=tmp_path / "run"), config)

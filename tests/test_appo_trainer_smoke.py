@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from runs import TINY, clip_fractions, knobs_in_training_lines
+from runs import TINY, assert_learned, clip_fractions, knobs_in_training_lines
 
 from rl_training import evaluate_checkpoint
 from rl_training.algorithms.appo import anchor_log_prob, appo_loss
@@ -127,7 +127,7 @@ def test_an_update_ends_early_once_the_policy_is_far_away(tmp_path):
 )
 def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
     config = APPOConfig(**SMALL | dict(env_id=env_id, total_timesteps=256, max_episode_steps=20) | changes)
-    assert train_appo(config, run_dir=tmp_path / "run").metrics["episodes"] > 0
+    assert_learned(train_appo(config, run_dir=tmp_path / "run"), config)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from runs import TINY, clip_fractions, knobs_in_training_lines, read_lines
+from runs import TINY, assert_learned, clip_fractions, knobs_in_training_lines, read_lines
 
 from rl_training import load_config, resume
 from rl_training.data.demonstrations import (
@@ -245,8 +245,10 @@ def test_every_kind_of_environment_trains(env_id: str, changes: dict[str, Any], 
     expert = train_ppo(PPOConfig(**short), run_dir=tmp_path / "expert").run_dir
     record_demonstrations(expert, tmp_path / "demos.npz", episodes=3, sample=True)
     settings = short | dict(demonstrations=str(tmp_path / "demos.npz"), discriminator_batch_size=16)
-    metrics = train_gail(GAILConfig(**settings | changes), run_dir=tmp_path / "run").metrics
-    assert metrics["episodes"] > 0 and "discriminator_accuracy" in metrics
+    config = GAILConfig(**settings | changes)
+    result = train_gail(config, run_dir=tmp_path / "run")
+    assert_learned(result, config)
+    assert "discriminator_accuracy" in result.metrics
 
 
 @pytest.mark.parametrize(("wrong", "expected"), [(False, 1.0), (True, -1.0)])

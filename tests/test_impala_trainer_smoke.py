@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from runs import TINY, knobs_in_training_lines
+from runs import TINY, assert_learned, knobs_in_training_lines
 
 from rl_training import evaluate_checkpoint
 from rl_training.errors import ConfigError
@@ -77,7 +77,7 @@ def test_in_fixed_order_the_lag_is_constant(actors, fragments, lags, tmp_path):
 )
 def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
     config = IMPALAConfig(**SMALL | dict(env_id=env_id, total_timesteps=256, max_episode_steps=20) | changes)
-    assert train_impala(config, run_dir=tmp_path / "run").metrics["episodes"] > 0
+    assert_learned(train_impala(config, run_dir=tmp_path / "run"), config)
 
 
 @pytest.mark.parametrize(

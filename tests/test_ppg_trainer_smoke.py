@@ -1,7 +1,7 @@
 """PPG end to end, short: schedules arrive in the metrics exactly, and both architectures train."""
 
 import pytest
-from runs import TINY, clip_fractions, knobs_in_training_lines
+from runs import TINY, assert_learned, clip_fractions, knobs_in_training_lines
 
 from rl_training.errors import ConfigError
 from rl_training.runtime.controls import resolve_clip_coefficient
@@ -42,8 +42,9 @@ def test_the_clip_coefficient_really_acts(tmp_path):
 )
 def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
     config = PPGConfig(**SMALL | dict(env_id=env_id, total_timesteps=256, max_episode_steps=50) | changes)
-    metrics = train_ppg(config, run_dir=tmp_path / "run").metrics
-    assert metrics["episodes"] > 0 and "clone_kl" in metrics
+    result = train_ppg(config, run_dir=tmp_path / "run")
+    assert_learned(result, config)
+    assert "clone_kl" in result.metrics
 
 
 def test_more_minibatches_than_lanes_are_refused():

@@ -1,7 +1,7 @@
 """Recurrent PPO end to end, short: schedules arrive in the metrics exactly, and every kind of environment trains."""
 
 import pytest
-from runs import TINY, clip_fractions, knobs_in_training_lines
+from runs import TINY, assert_learned, clip_fractions, knobs_in_training_lines
 
 from rl_training.errors import ConfigError
 from rl_training.runtime.controls import resolve_clip_coefficient
@@ -42,7 +42,7 @@ def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
     config = RecurrentPPOConfig(
         **SMALL | dict(env_id=env_id, total_timesteps=128, max_episode_steps=50) | changes
     )
-    assert train_recurrent_ppo(config, run_dir=tmp_path / "run").metrics["episodes"] > 0
+    assert_learned(train_recurrent_ppo(config, run_dir=tmp_path / "run"), config)
 
 
 def test_more_minibatches_than_environments_are_refused():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs import received
+from runs import assert_learned, received
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
@@ -98,14 +98,14 @@ def test_vector_environments_and_normalised_observations_train(tmp_path: Any) ->
         **TINY | dict(num_envs=3, train_frequency=4, normalize_observations=True, max_episode_steps=50)
     )
     result = train_sac(config, run_dir=tmp_path / "run")
-    assert result.metrics["episodes"] > 0
+    assert_learned(result, config)
     policy = load_policy(tmp_path / "run")
     assert policy.agent.normalizer.moments.count > 299
 
 
 def test_an_observation_that_is_a_dict_with_a_picture_trains(tmp_path: Any) -> None:
     config = SACConfig(**TINY | dict(env_id="probe/DictTarget-v0", total_timesteps=80))
-    assert train_sac(config, run_dir=tmp_path / "run").metrics["episodes"] > 0
+    assert_learned(train_sac(config, run_dir=tmp_path / "run"), config)
 
 
 def test_discrete_actions_and_actions_without_bounds_are_refused() -> None:

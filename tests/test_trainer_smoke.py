@@ -1,7 +1,7 @@
 """PPO end to end, short: schedules arrive in the metrics exactly, and every kind of environment trains."""
 
 import pytest
-from runs import TINY, clip_fractions, knobs_in_training_lines, read_lines, received
+from runs import TINY, assert_learned, clip_fractions, knobs_in_training_lines, read_lines, received
 
 from rl_training import load_config
 from rl_training.runtime import ppo_trainer
@@ -91,6 +91,13 @@ def test_the_result_says_where_everything_lies(tmp_path):
 def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
     config = PPOConfig(**TINY | dict(env_id=env_id, total_timesteps=256, max_episode_steps=50) | changes)
     result = train_ppo(config, run_dir=tmp_path / "run")
-    assert result.metrics["episodes"] > 0
+    assert_learned(result, config)
     if changes.get("tensorboard"):
         assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+def test_a_run_that_learns_nothing_is_noticed(tmp_path):
+    """What the test above relies on: the first weights are known, and a run that stays there fails it."""
+    config = PPOConfig(**TINY | dict(total_timesteps=128), learning_rate=0.0)
+    with pytest.raises(AssertionError, match=r"never moved: \['actor_encoder.*critic_head"):
+        assert_learned(train_ppo(config, run_dir=tmp_path / "run"), config)

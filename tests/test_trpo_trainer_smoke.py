@@ -1,7 +1,7 @@
 """TRPO end to end, short: schedules arrive in the metrics exactly, and the trust region holds."""
 
 import pytest
-from runs import TINY, knobs_in_training_lines, received
+from runs import TINY, assert_learned, knobs_in_training_lines, received
 
 from rl_training.runtime import trpo_trainer
 from rl_training.runtime.trpo_trainer import TRPOConfig, train_trpo
@@ -56,4 +56,4 @@ def test_the_entropy_coefficient_acts_on_the_surrogate(tmp_path):
 )
 def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
     config = TRPOConfig(**SMALL | dict(env_id=env_id, total_timesteps=128, max_episode_steps=50) | changes)
-    assert train_trpo(config, run_dir=tmp_path / "run").metrics["episodes"] > 0
+    assert_learned(train_trpo(config, run_dir=tmp_path / "run"), config)

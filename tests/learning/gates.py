@@ -20,9 +20,10 @@ SEEDS = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Gate:
-    """The median over seeds, of the mean return of `episodes` greedy episodes, must reach `score`.
+    """With every seed the mean return of `episodes` greedy episodes must reach `score`; `may_fail` seeds need not.
 
-    A control must stay below it: what an algorithm cannot do without the thing that a gate beside it tests.
+    A control must stay below it with every seed: what an algorithm cannot do without the thing that a gate beside it
+    tests.
     """
 
     config: str
@@ -32,6 +33,8 @@ class Gate:
     overrides: tuple[str, ...] = ()  # of the config, `key=value` each
     seeds: tuple[int, ...] = SEEDS
     label: str = ""  # what it is called, where the name of its config is another gate's
+    may_fail: int = 0  # seeds, and
+    why: str = ""  # they may
 
     @property
     def name(self) -> str:
@@ -52,37 +55,41 @@ CONSTANT = ("discriminator_updates=0",)
 POSITIVE = (*CONSTANT, "reward_form=positive", "absorbing_states=false")
 ON_RAY = ("fleet=ray",)
 
+# Why single seeds may miss a gate: each has been seen to, and the page of the algorithm says more.
+UNSTEADY = "evaluations of one run go up and down by hundreds, and the last one may be a low one"
+STILL_LEARNING = "the steps of the config end before every seed has learned the task"
+
 GATES = {
     gate.name: gate
     for gate in (
         Gate("ppo/cartpole", 475),
         Gate("ppo/acrobot", -95),
-        Gate("ppo/pendulum", -250),
+        Gate("ppo/pendulum", -250, may_fail=1, why=STILL_LEARNING),
         Gate("a2c/cartpole", 475),
         Gate("trpo/cartpole", 475),
         Gate("ppg/cartpole", 475),
-        Gate("recurrent_ppo/cartpole_no_velocity", 450),
+        Gate("recurrent_ppo/cartpole_no_velocity", 450, may_fail=1, why=STILL_LEARNING),
         Gate("ppo/cartpole_no_velocity", 200, control=True),
         Gate("trpo/pendulum", -250),
         Gate("sac/pendulum", -180, episodes=100),
         Gate("sac/halfcheetah", 3000, overrides=("total_timesteps=100_000",), seeds=(1, 2, 3)),
-        Gate("dqn/cartpole", 475),
+        Gate("dqn/cartpole", 475, may_fail=2, why=UNSTEADY),
         Gate("muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("gumbel_muzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
-        Gate("efficientzero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
+        Gate("efficientzero/cartpole", 450, episodes=20, seeds=(1, 2, 3), may_fail=1, why=STILL_LEARNING),
         Gate("scalezero/cartpole", 450, episodes=20, seeds=(1, 2, 3)),
         Gate("impala/cartpole", 475),
         Gate("appo/cartpole", 475),
         Gate("impala/cartpole", 475, overrides=ON_RAY, seeds=(1, 2, 3), label="impala/cartpole on Ray"),
         Gate("appo/cartpole", 475, overrides=ON_RAY, seeds=(1, 2, 3), label="appo/cartpole on Ray"),
         Gate("impala/cartpole_no_velocity", 400),
-        Gate("dreamer/cartpole", 195, episodes=20, seeds=(1, 2, 3)),
+        Gate("dreamer/cartpole", 195, episodes=20, seeds=(1, 2, 3), may_fail=1, why=UNSTEADY),
         Gate("dreamer/pendulum", -300, episodes=20, seeds=(1,)),
         Gate("gail/cartpole", 475),
         Gate("gail/cartpole", 475, control=True, overrides=CONSTANT, label="gail/cartpole, constant D"),
         # No control: that this passes is why CartPole alone says nothing about imitation.
         Gate("gail/cartpole", 475, overrides=POSITIVE, label="gail/cartpole, constant reward"),
-        Gate("gail/pendulum", -300),
+        Gate("gail/pendulum", -300, may_fail=1, why=STILL_LEARNING),
         Gate("gail/acrobot", -110),
         Gate("gail/acrobot", -110, control=True, overrides=CONSTANT, label="gail/acrobot, constant D"),
         Gate("gail/acrobot", -110, control=True, overrides=POSITIVE, label="gail/acrobot, constant reward"),
@@ -121,13 +128,17 @@ def median(outcomes: list[Outcome]) -> float:
     return statistics.median(outcome.trained for outcome in outcomes)
 
 
+def failures(gate: Gate, outcomes: list[Outcome]) -> list[Outcome]:
+    """The seeds that did not do what the gate asks of each."""
+    return [outcome for outcome in outcomes if (outcome.trained >= gate.score) == gate.control]
+
+
 def passed(gate: Gate, outcomes: list[Outcome]) -> bool:
-    middle = median(outcomes)
-    return middle < gate.score if gate.control else middle >= gate.score
+    return len(failures(gate, outcomes)) <= gate.may_fail
 
 
 def table(gate: Gate, outcomes: list[Outcome]) -> str:
-    """A Markdown table of every seed, and the median against the gate."""
+    """A Markdown table of every seed, and how many miss the gate."""
     lines = [
         f"{gate.name}: mean return of {gate.episodes} greedy episodes",
         "",
@@ -140,7 +151,10 @@ def table(gate: Gate, outcomes: list[Outcome]) -> str:
         )
     verdict = "passed" if passed(gate, outcomes) else "failed"
     bound = f"must stay below {gate.score:g}" if gate.control else f"gate {gate.score:g}"
-    return "\n".join([*lines, "", f"median {median(outcomes):.1f}, {bound}: {verdict}", ""])
+    missed = ", ".join(f"{o.seed} ({o.trained:.1f})" for o in failures(gate, outcomes)) or "none"
+    allowed = f"{gate.may_fail} may: {gate.why}" if gate.may_fail else "none may"
+    summary = f"median {median(outcomes):.1f}, {bound}: {verdict}; seeds that miss it: {missed}; {allowed}"
+    return "\n".join([*lines, "", summary, ""])
 
 
 def main(names: list[str]) -> int:

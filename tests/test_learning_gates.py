@@ -1,0 +1,35 @@
+"""The gates of `make learn` themselves: what they let pass, without training anything."""
+
+from __future__ import annotations
+
+import pytest
+from learning.gates import GATES, Gate, Outcome, passed, table
+
+
+def outcomes(*trained: float) -> list[Outcome]:
+    return [Outcome(seed, 10.0, score, 1000, 500.0) for seed, score in enumerate(trained, 1)]
+
+
+def test_every_seed_counts() -> None:
+    gate = Gate("dqn/cartpole", 475)
+    assert passed(gate, outcomes(475, 500, 500, 500, 500))
+    assert not passed(gate, outcomes(474.9, 500, 500, 500, 500))  # however good the median is
+    two = Gate("dqn/cartpole", 475, may_fail=2, why="it is not steady")
+    assert passed(two, outcomes(281, 500, 388, 500, 500)) and not passed(
+        two, outcomes(281, 400, 388, 500, 500)
+    )
+    assert "missed" not in table(gate, outcomes(500)) and "passed" in table(gate, outcomes(500))
+    report = table(two, outcomes(281, 500, 388, 474, 500))
+    assert "failed; seeds that miss it: 1 (281.0), 3 (388.0), 4 (474.0); 2 may: it is not steady" in report
+
+
+def test_a_control_must_stay_below_with_every_seed() -> None:
+    control = Gate("ppo/cartpole_no_velocity", 200, control=True)
+    assert passed(control, outcomes(40, 41, 199.9)) and not passed(control, outcomes(40, 41, 200))
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_few_seeds_may_fail_and_the_gate_says_why(name: str) -> None:
+    gate = GATES[name]
+    assert gate.may_fail < len(gate.seeds) / 2 and bool(gate.why) == bool(gate.may_fail)
+    assert not (gate.control and gate.may_fail)
