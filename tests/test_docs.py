@@ -309,7 +309,7 @@ def test_the_results_are_of_all_gates_and_seeds_and_agree_with_each_other() -> N
         assert tuple(seed) == SEEDS
         assert set(steps) == {-(-config.total_timesteps // per_iteration) * per_iteration}
         assert [numbers(cell)[0] for cell in medians[name]] == [middle, gate]
-        assert middle >= gate
+        assert sum(score < gate for score in trained) <= GATES[name].may_fail
         shown = [numbers(cell) for cell in summary[name][1:]]
         assert shown == [untrained, trained, [middle], [gate]]
         assert summary[name][0].replace(" ", "") == f"{steps[0]:.0f}"
