@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from rl_training import __version__
 from rl_training.cli import app
+from rl_training.runtime.engine import Engine
 
 GOOD = """\
 algo: ppo
@@ -512,13 +513,21 @@ def test_a_signal_saves_says_how_to_go_on_and_sets_the_exit_code(number: int, co
     assert len(list(Path("runs/ppo-CartPole-v1-s1/checkpoints").iterdir())) == 1
 
 
-LONG_ENOUGH = "total_timesteps=30000", "checkpoint_interval=640", "eval_interval=30000", "log_interval=64"
+OFTEN = "checkpoint_interval=640", "eval_interval=30000", "log_interval=64"
 
 
 def test_ctrl_c_reaches_the_workers_of_async_environments_and_the_run_still_saves() -> None:
     """A terminal sends SIGINT to every process of the command, not to the trainer alone."""
     write(GOOD)
-    arguments = ["train", "config.yaml", "vectorization=async", *LONG_ENOUGH, "--run-dir", "run"]
+    arguments = [
+        "train",
+        "config.yaml",
+        "vectorization=async",
+        "total_timesteps=1e8",
+        *OFTEN,
+        "--run-dir",
+        "run",
+    ]
     process = Command(*arguments, own_session=True)
     log = Path("run/metrics.jsonl")
     wait_until(lambda: log.exists() and log.stat().st_size > 0, process)
@@ -528,14 +537,19 @@ def test_ctrl_c_reaches_the_workers_of_async_environments_and_the_run_still_save
     assert "rl-training resume" in out and list(Path("run/checkpoints").glob("step-*"))
 
 
-def test_the_real_command_killed_and_resumed_ends_as_if_it_never_was(folder: Path) -> None:
+def test_the_real_command_killed_and_resumed_ends_as_if_it_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
     write(GOOD)
-    settings = [*LONG_ENOUGH[1:], "total_timesteps=6400"]
+    settings, checkpoint = [*OFTEN, "total_timesteps=6400"], Engine._checkpoint
+
+    def last(engine: Engine) -> None:
+        checkpoint(engine)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     assert Command("train", "config.yaml", *settings, "--run-dir", "whole").wait() == 0
-    process = Command("train", "config.yaml", *settings, "--run-dir", "killed")
-    wait_until(lambda: len(list(Path("killed/checkpoints").glob("step-*"))) > 0, process)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "_checkpoint", last)
+        assert Command("train", "config.yaml", *settings, "--run-dir", "killed").wait() == -signal.SIGKILL
+    assert [path.name for path in Path("killed/checkpoints").iterdir()] == ["step-000000000640"]
     assert Command("resume", "killed").wait() == 0
     for name in ("metrics.jsonl", "checkpoints/step-000000006400/weights.safetensors", "best/state.json"):
         assert Path("whole", name).read_bytes() == Path("killed", name).read_bytes(), name

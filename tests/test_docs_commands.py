@@ -85,8 +85,10 @@ def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def train(config: Any, **options: Any) -> Any:
         learns = getattr(config, "learning_starts", 0) < STEPS
-        steps = min(config.total_timesteps, STEPS if learns else WITHOUT_LEARNING)
-        return whole(config.model_copy(update={"total_timesteps": steps, "eval_episodes": 1}), **options)
+        changes = dict(total_timesteps=min(config.total_timesteps, STEPS), eval_episodes=1)
+        if not learns:
+            changes |= dict(total_timesteps=WITHOUT_LEARNING, max_episode_steps=100)
+        return whole(config.model_copy(update=changes), **options)
 
     monkeypatch.setattr(workflows, "train", train)
     monkeypatch.setattr("rl_training.train", train, raising=False)
