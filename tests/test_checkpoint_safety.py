@@ -304,6 +304,9 @@ MALICIOUS: dict[str, Callable[[Path], Any]] = {
     "header beyond the file": lambda path: put_tensors(path, tensor_header(), bytes(16), length=2**63),
     "header that is no json": lambda path: put_tensors(path, b"[" * 1000),
     "unknown dtype": lambda path: put_tensors(path, tensor_header(dtype="object"), bytes(16)),
+    "bool that is neither true nor false": lambda path: put_tensors(
+        path, tensor_header(dtype="BOOL", shape=[16]), b"\2" * 16
+    ),
     "dtype we never write": lambda path: put_tensors(
         path, tensor_header(dtype="F8_E4M3", shape=[16]), bytes(16)
     ),

@@ -36,6 +36,7 @@ class Counter(Stateful):
 
 class Everything(Stateful):
     transient = ("config",)
+    varying = ("pair", "lazy")
 
     def __init__(self) -> None:
         self.config = object()
@@ -49,6 +50,8 @@ class Everything(Stateful):
         self.recent = deque([1.0, 2.0], maxlen=3)
         self.scalar = np.float32(0.1)
         self.lazy: Any = None
+        self.absent: Any = None
+        self.sizes = (1, 2.0)
 
     def change(self) -> None:
         self.flat += torch.arange(6.0)
@@ -245,6 +248,15 @@ def test_classes_that_could_hide_state_are_refused_when_they_are_made() -> None:
         (lambda state: state.update(counter=None), r"Everything\.counter"),
         (lambda state: state.update(lazy=ObjectState(count=1)), r"Everything\.lazy"),
         (lambda state: state.update(recent=deque([1.0], maxlen=9)), "maxlen"),
+        (lambda state: state.update(absent=5), r"absent: NoneType here, but int was saved.*`varying`"),
+        (lambda state: state.update(sizes=[1, 2.0]), r"sizes: tuple here, but list"),
+        (lambda state: state.update(sizes=(1,)), r"sizes: a tuple of 2 here, but one of 1"),
+        (lambda state: state.update(sizes=(1.0, 2.0)), r"sizes\[0\]: int here, but float"),
+        (lambda state: state.update(sizes=(True, 2.0)), r"sizes\[0\]: int here, but bool"),
+        (lambda state: state.update(sizes=(2**63, 2.0)), "beyond 64 bits"),
+        (lambda state: state["counter"].update(mean=np.zeros(4)), r"mean: an array of \(3,\) float64"),
+        (lambda state: state["counter"].update(mean=np.zeros(3, np.float32)), "mean: an array"),
+        (lambda state: state["net"]["0.weight"].fill_(float("nan")), r"net\.0\.weight: .* not finite"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(edit: Any, message: str) -> None:
@@ -299,6 +311,21 @@ def test_plain_attributes_of_modules_are_state() -> None:
     source[0].rate, source[1].p = 0.25, 0.1
     load_module_state(target, module_state(source))
     assert (target[0].rate, target[1].p) == (0.25, 0.1)
+
+
+def test_only_floats_and_what_varies_come_back_in_modules_of_ours() -> None:
+    class Counted(Layer):
+        varying = ("seen",)
+
+    source: Any = nn.Sequential(Counted(seen=3, rows=2))
+    target: Any = nn.Sequential(Counted(seen=0, rows=2))
+    load_module_state(target, module_state(source))
+    assert target[0].seen == 3
+    for name, value in (("0.rows", 5), ("0.rows", True), ("0.rate", float("nan")), ("0.rate", "fast")):
+        with pytest.raises(ValueError, match=name):
+            load_module_state(target, module_state(source) | {name: value})
+    load_module_state(target, module_state(source) | {"0.linear.in_features": 99})
+    assert target[0].linear.in_features == 2, "shapes hang on it"
 
 
 def test_attributes_of_torch_layers_may_differ_between_versions_but_tensors_may_not() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
 
 CLIP = 10.0
@@ -20,6 +21,12 @@ class RunningMoments(Stateful):
         self.mean = np.zeros(shape)
         self.variance = np.ones(shape)
         self.count = 1e-4  # a trace of the prior N(0, 1), so that the variance is defined from the start
+
+    def check_state(self) -> None:
+        finite = np.isfinite(self.mean).all() and np.isfinite(self.variance).all() and np.isfinite(self.count)
+        require(
+            finite and (self.variance >= 0).all() and self.count > 0, "RunningMoments: no mean and variance"
+        )
 
     def update(self, rows: np.ndarray) -> None:
         """Take in rows [N, *shape].
@@ -78,6 +85,9 @@ class RewardScaler(Stateful):
     def __init__(self, count: int) -> None:
         self.moments = RunningMoments(())
         self.discounted = np.zeros(count)
+
+    def check_state(self) -> None:
+        require(np.isfinite(self.discounted).all(), "RewardScaler.discounted: not finite")
 
     def __call__(
         self, reward: np.ndarray, done: np.ndarray, gamma: float, lanes: slice = slice(None)

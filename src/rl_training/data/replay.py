@@ -24,6 +24,7 @@ from rl_training.compiling import njit
 from rl_training.data.batch import Batch
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import ConfigError, RunError
+from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.segments import PartOfStore, SegmentStore
 from rl_training.state.stateful import Stateful
 from rl_training.trees import put_rows, tree_leaves, tree_map
@@ -137,6 +138,12 @@ class Replay(Stateful):
         """pᵢ = (|δᵢ| + ε)^α for the transitions of a batch just drawn."""
         assert self.priorities is not None
         self.priorities.put(index, (np.abs(error).astype(np.float64) + 1e-6) ** priority_exponent)
+
+    def taken(self) -> np.ndarray | None:
+        """The actions that the ring holds, zeros where none was taken; None before the first."""
+        if self.action is None:
+            return None
+        return np.where(self.happened > 0, self.action.T, 0).T[: self.head]
 
     @property
     def nbytes(self) -> int:
@@ -292,6 +299,7 @@ class Replay(Stateful):
         return full
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._check_counters(**{name: state[name] for name in ("head", "open", "first", "last", "segments")})
         self.head, self.open = state["head"], state["open"].copy()
         oldest = max(self.head - self.capacity, 0)
         written = state["segments"]
@@ -299,8 +307,9 @@ class Replay(Stateful):
             if self.store is None:
                 raise ValueError("Replay: segments were saved, and there is nowhere to read them from")
             for number in range(oldest // self.rows, written):
-                self._put((number + 1) * self.rows, self.store.read(_segment(number)))
-        self._put(self.head, state["slots"])
+                rows, end = self.store.read(_segment(number)), (number + 1) * self.rows
+                self._put(max(number * self.rows, oldest), end, rows)
+        self._put(max(written * self.rows, oldest), self.head, state["slots"])
         slots = np.arange(oldest, self.head)
         behind = self.behind[slots % self.capacity]
         before = slots - behind
@@ -311,18 +320,33 @@ class Replay(Stateful):
             places = np.arange(self.first, self.last) % self.capacity
             self.priorities.load(places, **state["priorities"])
 
-    def _put(self, end: int, rows: dict[str, np.ndarray]) -> None:
-        """Slots that end before `end`, into their places; those that the ring has passed are left out."""
-        count = len(rows["happened"])
-        skip = max(self.head - self.capacity - (end - count), 0)
-        place = np.arange(end - count + skip, end) % self.capacity
+    def _check_counters(self, head: Any, open: Any, first: Any, last: Any, segments: Any) -> None:
+        """Compiled code follows these through the ring and looks at no bounds."""
+        require(all(map(is_whole, (head, first, last, segments))), "Replay: a counter that is none")
+        require(first <= last <= head and last - first <= self.capacity, "Replay: no transitions in order")
+        require(segments * self.rows <= head, "Replay: more segments than slots")
+        require_array(open, (self.lanes,), np.int64, "Replay.open")
+        inside = (open >= max(head - self.capacity, 0)) & (open < head)
+        require(inside.all() and len(np.unique(open)) == self.lanes, "Replay.open: slots that are not there")
+
+    def _put(self, begin: int, end: int, rows: dict[str, np.ndarray]) -> None:
+        """Slots that end before `end`, into their places from `begin` on; what is older, the ring has passed."""
         if self.action is None and "action" in rows:
-            self.action = np.empty((self.capacity, *rows["action"].shape[1:]), rows["action"].dtype)
+            action = rows["action"]
+            self.action = np.empty((self.capacity, *action.shape[1:]), _narrow(action.dtype))
         columns = dict(self._columns())
         if columns.keys() != rows.keys():
             raise ValueError(f"Replay: saved with {', '.join(rows)}, but it holds {', '.join(columns)} here")
+        count = len(rows["happened"])
+        require(end - begin <= count <= self.capacity, f"Replay: {count} slots, but {end - begin} are due")
         for name, column in columns.items():
-            column[place] = rows[name][skip:]
+            require_array(rows[name], (count, *column.shape[1:]), column.dtype, f"Replay.{name}")
+        behind, happened = rows["behind"], rows["happened"]
+        require((behind >= 0).all() and (behind <= self.capacity).all(), "Replay.behind: outside the ring")
+        require((happened <= TAKEN | TERMINATED | TRUNCATED).all(), "Replay.happened: what cannot happen")
+        place = np.arange(begin, end) % self.capacity
+        for name, column in columns.items():
+            column[place] = rows[name][count - (end - begin) :]
 
     def _find_ready(self, oldest: int, first: int, last: int) -> None:
         """Which transitions can be sampled follows from the slots, and in the order in which they became complete."""

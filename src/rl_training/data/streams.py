@@ -21,6 +21,7 @@ import torch
 
 from rl_training.data.batch import Batch
 from rl_training.errors import ConfigError
+from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
 from rl_training.trees import tree_leaves, tree_map
@@ -92,6 +93,12 @@ class StreamReplay(Stateful):
         batch["deter"] = rows("deter", places[0]).float()
         batch["stoch"] = one_hot(rows("stoch", places[0]), self.num_classes)
         return batch | {"lane": lane, "row": row}
+
+    def taken(self) -> np.ndarray:
+        """The actions that the ring holds, [rows of all lanes, ...]."""
+        return np.concatenate(
+            [lane[: int(head)] for lane, head in zip(self.columns["action"], self.heads, strict=True)]
+        )
 
     def put_latents(self, lane: np.ndarray, row: np.ndarray, deter: np.ndarray, stoch: np.ndarray) -> None:
         """Replace the latents [L, B, ...] of sequences just drawn; `stoch` holds classes."""
@@ -166,6 +173,7 @@ class StreamReplay(Stateful):
         return range(self._oldest(lane) // self.rows, full)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._check_counters(**{name: state[name] for name in ("heads", "cut", "fresh", "segments")})
         self.heads, self.cut = state["heads"].copy(), state["cut"].copy()
         self.fresh = deque((int(lane), int(row)) for lane, row in state["fresh"])
         for lane, (full, tail) in enumerate(zip(state["segments"], state["tails"], strict=True)):
@@ -174,21 +182,51 @@ class StreamReplay(Stateful):
                     raise ValueError(
                         "StreamReplay: segments were saved, and there is nowhere to read them from"
                     )
-                self._put(lane, (number + 1) * self.rows, self.store.read(_segment(lane, number)))
-            self._put(lane, int(self.heads[lane]), tail)
-        for name, saved in state["latents"].items():
-            self.columns[name][:, : saved.shape[1]] = saved
+                begin = max(number * self.rows, self._oldest(lane))
+                rows = self.store.read(_segment(lane, number))
+                self._put(lane, begin, (number + 1) * self.rows, rows)
+            self._put(lane, max(full * self.rows, self._oldest(lane)), int(self.heads[lane]), tail)
+        latents, filled = state["latents"], int(min(self.heads.max(), self.capacity))
+        require(set(latents) == set(LATENTS if self.refresh else ()), "StreamReplay: latents of others")
+        for name, saved in latents.items():
+            column = self.columns[name]
+            require_array(
+                saved, (self.lanes, filled, *column.shape[2:]), column.dtype, f"StreamReplay.{name}"
+            )
+            column[:, :filled] = saved
 
-    def _put(self, lane: int, end: int, rows: dict[str, np.ndarray]) -> None:
-        """Rows that end before `end`, into their places; those that the ring has passed are left out."""
+    def _check_counters(self, heads: Any, cut: Any, fresh: Any, segments: Any) -> None:
+        """Places in the ring follow from these."""
+        for name, array in (("heads", heads), ("cut", cut)):
+            require_array(array, (self.lanes,), np.int64, f"StreamReplay.{name}")
+        require(
+            ((heads >= 0) & (heads < 2**62) & (cut >= 0) & (cut <= heads)).all(), "StreamReplay: no counters"
+        )
+        full = [
+            is_whole(count, high=int(head) // self.rows + 1)
+            for count, head in zip(segments, heads, strict=True)
+        ]
+        require(all(full), "StreamReplay.segments: more than there are rows for")
+        require_array(fresh, (len(fresh), 2), np.int64, "StreamReplay.fresh")
+        lane, row = fresh.T
+        there = ((lane >= 0) & (lane < self.lanes)).all() and (
+            (row >= 0) & (row + self.span <= heads[lane])
+        ).all()
+        require(there, "StreamReplay.fresh: stretches that are not there")
+
+    def _put(self, lane: int, begin: int, end: int, rows: dict[str, np.ndarray]) -> None:
+        """Rows that end before `end`, into their places from `begin` on; what is older, the ring has passed."""
         columns = dict(self._lasting())
         if columns.keys() != rows.keys():
             raise ValueError(f"StreamReplay: saved with {', '.join(rows)}, but it holds {', '.join(columns)}")
         count = len(rows["reward"])
-        skip = max(self._oldest(lane) - (end - count), 0)
-        places = np.arange(end - count + skip, end) % self.capacity
+        require(
+            end - begin <= count <= self.capacity, f"StreamReplay: {count} rows, but {end - begin} are due"
+        )
+        places = np.arange(begin, end) % self.capacity
         for name, column in columns.items():
-            column[lane, places] = rows[name][skip:]
+            require_array(rows[name], (count, *column.shape[2:]), column.dtype, f"StreamReplay.{name}")
+            column[lane, places] = rows[name][count - (end - begin) :]
 
 
 def one_hot(classes: torch.Tensor, num_classes: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.compiling import njit
+from rl_training.state.leaves import are_finite, require, require_array
 
 
 class SumTree:
@@ -39,6 +40,9 @@ class SumTree:
 
     def load(self, places: np.ndarray, leaves: np.ndarray, largest: float) -> None:
         """Be the tree with these leaves and no others."""
+        require_array(leaves, places.shape, np.float32, "SumTree.leaves")
+        positive = np.isfinite(leaves).all() and (leaves >= 0).all() and (not len(leaves) or leaves.max() > 0)
+        require(positive and are_finite([largest]) and largest > 0, "SumTree: no priorities")
         self.nodes[:] = 0.0
         self.nodes[self.width + places] = leaves
         for start in iter_levels(self.width):

@@ -14,6 +14,7 @@ import numpy as np
 from rl_training.envs.lanes import Lanes, Observation
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import RunError
+from rl_training.state.leaves import is_whole, require
 from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
 from rl_training.trees import put_rows, tree_leaves, tree_map
@@ -137,8 +138,31 @@ class Environments(Stateful):
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"actions": [self._actions(lane) for lane in range(self.count)]}
 
+    def check_state(self) -> None:
+        require((self.episode >= 0).all() and (self.lengths >= 0).all(), "Environments: a negative count")
+        require(((self.seeds >= 0) & (self.seeds < 2**31)).all(), "Environments.seeds: no seeds")
+        finished = (
+            type(episode) is tuple and len(episode) == 3 and is_whole(episode[0], high=self.count)
+            for episode in self.finished
+        )
+        require(all(finished), "Environments.finished: no episodes")
+
+    def _check_actions(self, actions: Any) -> None:
+        require(
+            isinstance(actions, list) and len(actions) == self.count,
+            "Environments.actions: not one list each",
+        )
+        for lane, taken in enumerate(actions):
+            none = isinstance(taken, np.ndarray) and taken.shape == (0,)
+            require(
+                none or self.codec.holds(taken), f"Environments.actions[{lane}]: outside the action space"
+            )
+        kinds = {taken.dtype for taken in actions if len(taken)}
+        require(len(kinds) <= 1, "Environments.actions: of different dtypes")
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         actions = state["actions"]
+        self._check_actions(actions)
         if "seeds" not in state:  # saved before forks were there, when they followed from the run's seed
             seeds = [self._seed(lane, int(episode)) for lane, episode in enumerate(state["episode"])]
             state = state | {"seeds": np.array(seeds)}

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from rl_training.errors import ConfigError
 
 PLAIN_OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 ACTIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -79,6 +80,20 @@ class ActionCodec:
         scaled = scaled.reshape(-1, *self.space.shape)
         return np.clip(scaled, self.space.low, self.space.high)
 
+    def holds(self, actions: Any) -> bool:
+        """Whether these are model-space actions [N] or [N, D]: emulators and compiled code look at no bounds."""
+        if not isinstance(actions, np.ndarray):
+            return False
+        if isinstance(self.space, spaces.Box):
+            flat = (self.bounded.size,)
+            return actions.dtype in FLOATS and actions.shape[1:] == flat and bool(np.isfinite(actions).all())
+        if isinstance(self.space, spaces.MultiBinary):
+            choices: Any = np.full(self.space.shape, 2)
+        else:
+            choices = self.space.nvec if isinstance(self.space, spaces.MultiDiscrete) else self.space.n  # type: ignore[attr-defined]
+        fits = actions.dtype == np.int64 and actions.ndim > 0 and actions.shape[1:] == np.shape(choices)
+        return fits and bool(((actions >= 0) & (actions < choices)).all())
+
     def to_model(self, actions: np.ndarray) -> np.ndarray:
         """Environment actions [B, *space.shape] as model-space actions: what `to_env` takes back to them."""
         if not isinstance(self.space, spaces.Box):
@@ -87,6 +102,18 @@ class ActionCodec:
         # A dimension whose bounds meet has one action, the middle of model space.
         scaled = (flat - self.centre) / np.where(self.half_width > 0, self.half_width, 1.0)
         return np.where(self.bounded, np.clip(scaled, -1.0, 1.0), scaled).astype(np.float32)
+
+
+def same_layout(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
+    """Whether a network for one space takes what is in the other: bounds and precision may differ."""
+    if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
+        same = one.spaces.keys() == other.spaces.keys()
+        return same and all(same_layout(part, other[key]) for key, part in one.spaces.items())
+    if type(one) is not type(other) or one.shape != other.shape:
+        return False
+    if isinstance(one, spaces.Box):
+        return np.dtype(one.dtype).kind == np.dtype(other.dtype).kind
+    return all(np.array_equal(getattr(one, n, 0), getattr(other, n, 0)) for n in ("n", "nvec", "start"))
 
 
 def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:

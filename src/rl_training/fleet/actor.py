@@ -14,9 +14,10 @@ import numpy as np
 from rl_training.data.batch import Batch
 from rl_training.data.collector import Collector, Cut
 from rl_training.envs.making import make_environments
-from rl_training.fleet.weights import unpack
+from rl_training.fleet.weights import check, unpack
 from rl_training.registry import trainer_class
 from rl_training.runtime.optim import flatten_parameters
+from rl_training.state.restoring import taking_over
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import put_rows, tree_map
 
@@ -82,7 +83,10 @@ class Actor:
         place = (request.stream, request.number)
         at, self.at = self.at, None  # nowhere, should this not come to its end
         if at != place or self.collector is None:
-            self._go_to(request)
+            with taking_over(f"the checkpoint's state of actor {request.stream}"):
+                self._go_to(request)
+                unpack(weights, self.agent, self.parameters)
+                check(self.agent, self.parameters)
         assert self.collector is not None
         collector, num_steps = self.collector, self.config.num_steps
         unpack(weights, self.agent, self.parameters)

@@ -22,6 +22,7 @@ import numpy as np
 from rl_training.data.batch import Batch
 from rl_training.errors import ActorError
 from rl_training.fleet.actor import Fragment, Request
+from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.stateful import Stateful
 
 MOST_FAILURES = 3  # exceptions of an environment in a row
@@ -294,7 +295,23 @@ class Fleet(Stateful):
             "weights": {version: weights[version] for version in sorted(needed)},
         }
 
+    def _check(self, turn: Any, version: Any, requests: Any, weights: Any) -> None:
+        """Refuse orders that cannot be given; the states of streams are checked by the actors that take them."""
+        streams = self.config.num_actors
+        require(is_whole(turn, high=streams) and is_whole(version), "Fleet: no turn or no version")
+        require(isinstance(requests, list) and len(requests) in (0, streams), "Fleet.requests: not one each")
+        for request in requests:
+            require(is_whole(request["number"]), "Fleet.requests: no number")
+            require(is_whole(request["version"], high=version + 1), "Fleet.requests: weights of the future")
+            require(isinstance(request["state"], dict | None), "Fleet.requests: no state")
+        require(
+            {request["version"] for request in requests} == set(weights), "Fleet.weights: not those needed"
+        )
+        for version, packed in weights.items():
+            require_array(packed, self.pack().shape, np.uint8, f"Fleet.weights[{version}]")
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._check(**state)
         self.turn, self.version = state["turn"], state["version"]
         self.weights = {version: packed.copy() for version, packed in state["weights"].items()}
         self.requests = [Request(stream, **request) for stream, request in enumerate(state["requests"])]

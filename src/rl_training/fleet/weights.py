@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from rl_training.data.normalization import ObservationNormalizer, RunningMoments
+from rl_training.state.leaves import require
 
 
 def pack(agent: Any) -> np.ndarray:
@@ -33,6 +34,13 @@ def unpack(packed: np.ndarray, agent: Any, parameters: torch.Tensor) -> None:
         start += size
     # A copy, since what came through Ray may only be read, and torch warns of that.
     parameters.copy_(torch.from_numpy(packed[start:].view(np.float32).copy()))
+
+
+def check(agent: Any, parameters: torch.Tensor) -> None:
+    """Refuse what was unpacked from a checkpoint and no training has packed."""
+    for moments in _moments(agent.normalizer):
+        moments.check_state()
+    require(parameters.isfinite().all(), "weights that are not finite")
 
 
 def _statistics(moments: RunningMoments) -> np.ndarray:

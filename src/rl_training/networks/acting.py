@@ -58,7 +58,7 @@ class SmallActorCritic:
         self.actor = _layers(network.actor_encoder, network.actor_head.output)
         self.critic = _layers(critic, network.critic_head)
         self.log_std = None if network.actor_head.log_std is None else _view(network.actor_head.log_std)
-        self.outputs = len(self.actor[1][-1])
+        self.inputs, self.outputs = self.actor[0][0].shape[1], len(self.actor[1][-1])
         self.multiplications = sum(weight.size for weight in (*self.actor[0], *self.critic[0]))
         self.first = next(network.parameters())
         self.seen_at = self.first.data_ptr()
@@ -83,7 +83,7 @@ class SmallActorCritic:
     def _rows(self, obs: np.ndarray) -> np.ndarray:
         if self.first.data_ptr() != self.seen_at:
             self._look_again()  # an optimizer has moved the parameters into one vector
-        return np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
+        return _rows(obs, self.inputs)
 
 
 class SmallNetwork:
@@ -108,6 +108,7 @@ class SmallNetwork:
     def _look_again(self) -> None:
         self.activation = _activation(self.encoder)
         self.layers = _layers(self.encoder, self.head)
+        self.inputs = self.layers[0][0].shape[1]
         self.multiplications = sum(weight.size for weight in self.layers[0])
         self.first = next(self.head.parameters())
         self.seen_at = self.first.data_ptr()
@@ -115,8 +116,15 @@ class SmallNetwork:
     def __call__(self, obs: np.ndarray) -> np.ndarray:
         if self.first.data_ptr() != self.seen_at:
             self._look_again()  # an optimizer has moved the parameters into one vector
-        rows = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
-        return _forward(rows, self.layers, self.activation)
+        return _forward(_rows(obs, self.inputs), self.layers, self.activation)
+
+
+def _rows(obs: np.ndarray, inputs: int) -> np.ndarray:
+    """Observations [B, ...] as rows [B, inputs]: the compiled loops look at no bounds."""
+    rows = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
+    if rows.shape[1] != inputs:
+        raise ValueError(f"observations of {rows.shape[1]} numbers; the network takes {inputs}")
+    return rows
 
 
 def _on_cpu(network: nn.Module) -> bool:

@@ -17,7 +17,8 @@ from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError, UserError, add_extra
 from rl_training.networks.rssm import State
 from rl_training.runtime.dreamer_policy import DreamerPolicy
-from rl_training.runtime.workflows import Which, load_agent, refuse_untrusted
+from rl_training.runtime.evaluation import refuse_other_spaces
+from rl_training.runtime.workflows import Which, load_agent, made_for, refuse_untrusted
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
 
@@ -51,12 +52,12 @@ def imagine_open_loop(
     """
     if steps < 1 or context < 1:
         raise ConfigError("steps and context must be at least 1")
-    config, agent, _ = load_agent(path, checkpoint)
+    config, agent, saved = load_agent(path, checkpoint)
     if not isinstance(agent, DreamerPolicy):
         raise ConfigError(f"{path}: {config.algo} has no world model to look into")
     refuse_untrusted(config.env_id, trust_env)
     seed = fold(config.seed if seed is None else seed, "imagination")
-    obs, actions = _play(agent, config, steps + context, seed)
+    obs, actions = _play(agent, config, steps + context, seed, made_for(saved))
     seed_everything(fold(seed, "latents"))
     predicted = {name: part.cpu().numpy() for name, part in _imagine(agent, obs, actions, context).items()}
     truth = {name: np.asarray(part) for name, part in tree_leaves(tree_map(_array, agent.inputs(obs)), "obs")}
@@ -67,11 +68,14 @@ def _array(part: torch.Tensor) -> np.ndarray:
     return part.cpu().numpy()
 
 
-def _play(agent: DreamerPolicy, config: Config, steps: int, seed: int) -> tuple[Any, torch.Tensor]:
+def _play(
+    agent: DreamerPolicy, config: Config, steps: int, seed: int, spaces: tuple[Any, Any]
+) -> tuple[Any, torch.Tensor]:
     """Observations [T, ...] of an episode and the actions taken at them."""
     seed_everything(fold(seed, "actions"))
     environments = make_environments(config, 1, seed, "imagination")
     try:
+        refuse_other_spaces(environments.lanes, spaces, config.env_id)
         carry, rows, actions = agent.initial(1), [], []
         for _ in range(steps):
             rows.append(tree_map(lambda part: part[0].copy(), environments.obs))

@@ -31,6 +31,7 @@ from rl_training.runtime.trackers import Trackers
 from rl_training.runtime.trainer import Trainer
 from rl_training.state import chain, checkpoints
 from rl_training.state.files import AppendLog
+from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.state.segments import SegmentStore
@@ -63,6 +64,15 @@ class Progress(Stateful):
         self.latest: dict[str, float] = {}  # every metric as last logged
         self.window = MetricsWindow()
 
+    def check_state(self) -> None:
+        counts = (self.iteration, self.steps, self.metrics_bytes, self.chain_begins)
+        require(all(is_whole(count) for count in counts), "Progress: a count that is negative or too large")
+        done_at = self.done_at.keys() == Progress().done_at.keys()
+        done_at = done_at and all(is_whole(step, high=self.steps + 1) for step in self.done_at.values())
+        require(done_at, "Progress.done_at: no steps at which things were done")
+        require(not math.isnan(self.best_return), "Progress.best_return: not a number")
+        require(are_finite(self.latest.values()), "Progress.latest: not a number")
+
     def due(self, what: str, every: int, total: int) -> bool:
         """Whether `every` steps have passed since a multiple of it; the end of the run is always due.
 
@@ -86,11 +96,15 @@ class Engine:
         trainer.keep_segments_in(self.store)
 
     def restore(self, path: Path, tree: Mapping[str, Any]) -> None:
-        """Go back to a checkpoint."""
+        """Go back to a checkpoint; what does not fit closes the trainer."""
         self.store.entries = dict(tree.get("segments", {}))
-        self.trainer.agent.load_state_dict(tree["policy"]["agent"])
-        self.trainer.load_state_dict(tree["trainer"])
-        self.progress.load_state_dict(tree["progress"])
+        try:
+            self.progress.load_state_dict(tree["progress"])
+            self.trainer.agent.load_state_dict(tree["policy"]["agent"])
+            self.trainer.load_state_dict(tree["trainer"])
+        except BaseException:
+            self.trainer.close()
+            raise
         self.last_good = path
 
     def move_to(self, run: RunDirectory, checkpoint: Path) -> None:

@@ -12,6 +12,8 @@ from rl_training.data.collector import Policy, fresh_where_ended
 from rl_training.data.demonstrations import Episode
 from rl_training.envs.lanes import Lanes
 from rl_training.envs.making import make_environments
+from rl_training.envs.spaces import same_layout
+from rl_training.errors import CheckpointError
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_map
 
@@ -19,20 +21,23 @@ MAX_LANES = 16
 
 
 def evaluate(
-    policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False
+    policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False, made_for: Any = None
 ) -> dict[str, float]:
-    """Play `episodes` whole episodes and sum them up; greedy unless `sample`.
+    """Play `episodes` whole episodes and sum them up; greedy unless `sample`. `made_for` as in `play`.
 
     A policy of several tasks plays as many of each: the sums are of all of them, and beside them stand those of each
     task, as `task/NAME/mean_return` and so on.
     """
     if not config.tasks:
-        return _sum_up(play(policy, config, episodes=episodes, seed=seed, sample=sample))
+        settings = dict(episodes=episodes, seed=seed, sample=sample, made_for=made_for)
+        return _sum_up(play(policy, config, **settings))
     played: list[tuple[float, int]] = []
     by_task: dict[str, float] = {}
     for name in config.tasks:
         own: Any = policy.for_task(name)  # type: ignore[attr-defined]
-        found = play(own, config.of_task(name), episodes=episodes, seed=seed, sample=sample)
+        spaces = made_for and tuple(space[name] for space in made_for)
+        settings = dict(episodes=episodes, seed=seed, sample=sample, made_for=spaces)
+        found = play(own, config.of_task(name), **settings)
         by_task |= {f"task/{name}/{what}": number for what, number in _sum_up(found).items()}
         played += found
     return _sum_up(played) | by_task
@@ -51,7 +56,7 @@ def _sum_up(played: list[tuple[float, int]]) -> dict[str, float]:
 
 
 def record(
-    policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False
+    policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False, made_for: Any = None
 ) -> list[Episode]:
     """Play `episodes` whole episodes and keep every step of them, lane by lane: those that end first are short."""
     recorded: dict[int, list[Episode]] = {}
@@ -70,7 +75,7 @@ def record(
                 Episode(observations, np.stack(actions), np.array(rewards, np.float64), *flags)
             )
 
-    play(policy, config, episodes=episodes, seed=seed, sample=sample, watch=watch)
+    play(policy, config, episodes=episodes, seed=seed, sample=sample, watch=watch, made_for=made_for)
     return [episode for lane in sorted(recorded) for episode in recorded[lane]]
 
 
@@ -84,8 +89,11 @@ def play(
     watch: Callable[[int, Any, Any, float, tuple[bool, bool], Any], None] | None = None,
     lanes: int = MAX_LANES,
     through: Callable[[Lanes], Lanes] | None = None,
+    made_for: tuple[Any, Any] | None = None,
 ) -> list[tuple[float, int]]:
     """Play `episodes` whole episodes; (return, length) of each. `watch` sees every step of them.
+
+    made_for: the spaces that a policy from a file was made for; environments with others are refused
 
     Every lane plays a fixed share of the episodes: taking those that end first would favour short ones.
     New environments each time, so that nothing of an earlier evaluation can show in this one.
@@ -95,6 +103,8 @@ def play(
     seed_everything(fold(seed, "actions"))
     environments = make_environments(config, lanes, seed, "evaluate", through)
     try:
+        if made_for is not None:
+            refuse_other_spaces(environments.lanes, made_for, config.env_id)
         carry = policy.initial(lanes)
         played: list[tuple[float, int]] = []
         while share.any():
@@ -118,3 +128,14 @@ def play(
     finally:
         environments.close()
     return played
+
+
+def refuse_other_spaces(lanes: Lanes, made_for: tuple[Any, Any], env_id: str) -> None:
+    """Refuse environments that are not those a policy was saved for."""
+    for name, space, saved in zip(
+        ("observations", "actions"), (lanes.observation_space, lanes.action_space), made_for, strict=True
+    ):
+        if not same_layout(saved, space):
+            raise CheckpointError(
+                f"{env_id} has other {name} ({space}) than this policy was made for ({saved})"
+            )

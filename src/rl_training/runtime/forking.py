@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import Config, load_config
-from rl_training.errors import CheckpointError, ConfigError, RunError, UserError, one_line
+from rl_training.errors import CheckpointError, ConfigError, RunError
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
@@ -26,6 +26,7 @@ from rl_training.runtime.workflows import (
     threads_of,
 )
 from rl_training.state import chain, checkpoints, files
+from rl_training.state.restoring import taking_over
 from rl_training.state.run_directory import RunDirectory
 
 
@@ -48,25 +49,19 @@ def fork(
     manifest = parent.read_manifest()
     threads = check_manifest(manifest, display)
     old = load_config(parent.config_path)
-    refuse_changed_config(old, tree["policy"])
+    with taking_over(path):
+        refuse_changed_config(old, tree["policy"])
+        step = int(tree["progress"]["steps"])
     config = load_config(parent.config_path, overrides)
     refuse_untrusted(config.env_id, trust_env)
     changes = _changes(old, config)
-    step = int(tree["progress"]["steps"])
     _refuse_what_cannot_change(config, changes, step, path)
-    damage = check_log(parent, tree, display, accept=accept_damaged_log)
+    with taking_over(path):
+        damage = check_log(parent, tree, display, accept=accept_damaged_log)
 
     engine = Engine(make_trainer(config), config, parent, display)
-    try:
+    with taking_over(path, changes):
         engine.restore(path, tree)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        engine.trainer.close()
-        if not changes or isinstance(error, UserError):
-            raise
-        names = ", ".join(changes)
-        raise ConfigError(
-            f"{names}: {path.name} does not fit what was changed ({one_line(error)})"
-        ) from error
     lineage = {
         "parent": str(parent.path.resolve()),
         "checkpoint": path.name,

@@ -30,7 +30,8 @@ from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam
 from rl_training.runtime.ppo_trainer import PPOTrainer, SurrogateConfig
 from rl_training.runtime.workflows import Result, train
-from rl_training.trees import tree_map
+from rl_training.state.leaves import are_finite, require, require_array
+from rl_training.trees import tree_leaves, tree_map
 
 
 @schedulable
@@ -94,6 +95,18 @@ class GAILTrainer(PPOTrainer):
         self.discriminator_optimizer = Adam([self.discriminator])
         self.recent: list[Pairs] = []  # of the rollouts before this one
         self.cloned = config.bc_epochs == 0
+
+    def check_state(self) -> None:
+        require(len(self.recent) < self.config.discriminator_rollouts, "recent: more rollouts than are kept")
+        for pairs in self.recent:
+            require(pairs.keys() == {"obs", "action", "ends"}, "recent: no pairs")
+            require(are_finite([pairs["ends"]]) and pairs["ends"] >= 0, "recent: no number of ends")
+            rows = len(pairs["action"])
+            require(rows and self.codec.holds(pairs["action"]), "recent: actions outside the action space")
+            for (name, part), (_, column) in zip(
+                tree_leaves(self.expert.pairs["obs"], "obs"), tree_leaves(pairs["obs"], "obs"), strict=True
+            ):
+                require_array(column, (rows, *part.shape[1:]), part.dtype, f"recent: {name}")
 
     def read_expert(self) -> ExpertPairs:
         config = self.config

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.stateful import Stateful
 
 
@@ -59,6 +60,13 @@ class MetricsWindow(Stateful):
         self.recent: deque[tuple[float, int]] = deque(
             maxlen=100
         )  # (return, length), as the field's curves show
+
+    def check_state(self) -> None:
+        counts = self.counts.keys() == self.totals.keys()
+        require(counts and all(is_whole(count, low=1) for count in self.counts.values()), "counts of nothing")
+        require(are_finite(self.totals.values()) and is_whole(self.episodes), "totals that are none")
+        pairs = all(type(pair) is tuple and len(pair) == 2 and are_finite(pair) for pair in self.recent)
+        require(pairs, "recent episodes without return and length")
 
     def add(self, metrics: Metrics) -> None:
         for name, value in metrics.means().items():

@@ -26,7 +26,7 @@ from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
-from rl_training.runtime.search_policy import QUIET, Plan, SearchPolicy, planning
+from rl_training.runtime.search_policy import QUIET, Plan, SearchPolicy, most_simulations, planning
 from rl_training.runtime.workflows import Result, train
 
 
@@ -92,7 +92,8 @@ class MuZeroTrainer(OffPolicyTrainer):
         names = ("normalize_observations", "device", "two_players", "dirichlet_alpha")
         layers = ("latent_size", "hidden_sizes", "activation", "image_encoder", "residual_blocks")
         settings = {name: getattr(config, name) for name in (*names, *layers, "support_size")}
-        return settings | {"settings": planning(Controls.of(config).at(0).after(0))}
+        searches = {"settings": planning(Controls.of(config).at(0).after(0))}
+        return settings | searches | {"most_simulations": most_simulations(config)}
 
     def make_replay(self, obs: Any, **settings: Any) -> EpisodeReplay:
         config = self.config

@@ -14,11 +14,13 @@ from rl_training.data.batch import Batch
 from rl_training.data.collector import check_finite
 from rl_training.data.replay import Replay
 from rl_training.envs.atari import is_atari
+from rl_training.envs.environments import Environments
 from rl_training.envs.making import make_environments
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.trainer import Trainer
+from rl_training.state.leaves import is_whole, require
 from rl_training.state.segments import SegmentStore
 from rl_training.trees import tree_map
 
@@ -68,6 +70,10 @@ class OffPolicyTrainer(Trainer):
         self.replay = self.make_replay(environments.obs, stack=stack, **replay)
         self.steps = 0  # taken so far
         self.updates_owed = 0.0
+
+    def check_state(self) -> None:
+        require(is_whole(self.steps) and 0 <= self.updates_owed < 1, "steps or updates that cannot be")
+        require_taken(self.replay, self.environments)
 
     def make_replay(self, obs: Any, **settings: Any) -> Replay:
         return Replay(self.config.buffer_size, obs, **settings)
@@ -129,6 +135,12 @@ class OffPolicyTrainer(Trainer):
 
     def close(self) -> None:
         self.environments.close()
+
+
+def require_taken(replay: Any, environments: Environments) -> None:
+    """Refuse a replay with actions that the environments do not know: networks look them up by their index."""
+    taken = replay.taken()
+    require(taken is None or environments.codec.holds(taken), "replay: actions outside the action space")
 
 
 def random_actions(space: spaces.Space[Any], count: int, obs: Any) -> np.ndarray:

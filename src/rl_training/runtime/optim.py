@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.errors import NonFiniteError
+from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
 
 
@@ -94,6 +95,9 @@ class Adam(Optimizer):
         self.square = torch.zeros_like(self.parameters)
         self.count = torch.zeros((), device=self.parameters.device)
 
+    def check_state(self) -> None:
+        require((self.square >= 0).all() and self.count >= 0, "Adam: a negative second moment or count")
+
     def update(self, learning_rate: float) -> None:
         self.count += 1
         # torch's own kernel does in one pass what ten operations would do.
@@ -131,6 +135,9 @@ class RMSprop(Optimizer):
         self.decay, self.epsilon = decay, epsilon
         self.square = torch.ones_like(self.parameters)
 
+    def check_state(self) -> None:
+        require((self.square >= 0).all(), "RMSprop: a negative second moment")
+
     def update(self, learning_rate: float) -> None:
         self.square.mul_(self.decay).addcmul_(self.gradient, self.gradient, value=1 - self.decay)
         self.parameters.addcdiv_(self.gradient, (self.square + self.epsilon).sqrt_(), value=-learning_rate)
@@ -164,6 +171,9 @@ class LaProp(Optimizer):
         self.mean = torch.zeros_like(self.parameters)
         self.square = torch.zeros_like(self.parameters)
         self.count = 0
+
+    def check_state(self) -> None:
+        require((self.square >= 0).all() and self.count >= 0, "LaProp: a negative second moment or count")
 
     def update(self, learning_rate: float) -> None:
         self.count += 1

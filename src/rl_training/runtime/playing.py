@@ -19,7 +19,7 @@ from rl_training.envs.making import make_env
 from rl_training.errors import UserError, add_extra, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.evaluation import play
-from rl_training.runtime.workflows import Which, load_agent, of_task, refuse_untrusted
+from rl_training.runtime.workflows import Which, load_agent, made_for, of_task, refuse_untrusted
 from rl_training.state.files import WRITING
 from rl_training.state.seeding import fold
 
@@ -58,7 +58,7 @@ def play_run(
     """
     if video is not None:
         refuse_video(Path(video))
-    config, agent, _ = of_task(*load_agent(path, checkpoint), task)
+    config, agent, saved = of_task(*load_agent(path, checkpoint), task)
     refuse_untrusted(config.env_id, trust_env)
     seed = fold(config.seed if seed is None else seed, "evaluate")
     mode, rate = _how_to_draw(config, writes=video is not None)
@@ -70,7 +70,8 @@ def play_run(
         camera = None if show is None else lambda lanes: Filmed(lanes, config, show)
         played: list[tuple[float, int]] = []
         with suppress(Enough):
-            played = play(agent, config, episodes=episodes, seed=seed, sample=sample, lanes=1, through=camera)
+            how: dict[str, Any] = {"episodes": episodes, "seed": seed, "sample": sample, "lanes": 1}
+            played = play(agent, config, **how, through=camera, made_for=made_for(saved))
     return Played(played, film.count, rate)
 
 

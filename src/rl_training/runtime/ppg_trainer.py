@@ -19,7 +19,8 @@ from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import MinibatchConfig, OnPolicyTrainer
 from rl_training.runtime.optim import Adam
 from rl_training.runtime.workflows import Result, train
-from rl_training.trees import tree_map
+from rl_training.state.leaves import require
+from rl_training.trees import tree_leaves, tree_map
 
 
 @schedulable
@@ -85,6 +86,21 @@ class PPGTrainer(OnPolicyTrainer):
         self.auxiliary_optimizer = self.policy_optimizer.beside()
         self.critic_optimizer = Adam(critic)
         self.kept: list[Batch] = []  # raw `obs` and `return` [T, B, ...] of this phase's rollouts so far
+
+    def check_state(self) -> None:
+        lanes = (self.config.num_steps, self.config.num_envs)
+        like = tree_map(torch.as_tensor, self.collector.environments.obs)
+        require(len(self.kept) < self.config.policy_iterations, "kept: more rollouts than a phase has")
+        for rollout in self.kept:
+            require(rollout.keys() == {"obs", "return"}, "kept: no rollout")
+            require(
+                rollout["return"].shape == lanes and rollout["return"].isfinite().all(), "kept: no returns"
+            )
+            for (name, part), (_, column) in zip(
+                tree_leaves(like, "obs"), tree_leaves(rollout["obs"], "obs"), strict=True
+            ):
+                fits = column.shape == (*lanes, *part.shape[1:]) and column.dtype == part.dtype
+                require(fits, f"kept: {name} of another shape")
 
     def iterate(self, knobs: Knobs) -> Metrics:
         config = self.config

@@ -18,6 +18,7 @@ from rl_training.networks.acting import SmallNetwork
 from rl_training.networks.exact import Shortcut
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
+from rl_training.state.leaves import require
 
 
 class QPolicy(FeedForwardPolicy):
@@ -39,6 +40,9 @@ class QPolicy(FeedForwardPolicy):
         self.epsilon = 1.0
         self.network = QNetwork(observation_space, self.num_actions, **network).to(self.device)
         self.small = Shortcut.of(self.network, partial(SmallNetwork.of, kind=QNetwork))
+
+    def check_state(self) -> None:
+        require(0 <= self.epsilon <= 1, "epsilon: no probability")
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         refuse_empty_masks(obs, (self.num_actions,))

@@ -17,8 +17,9 @@ from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.networks.scalezero import Rows, ScaleZeroNetwork
-from rl_training.runtime.search_policy import QUIET
+from rl_training.runtime.search_policy import QUIET, check_planning
 from rl_training.search import Root, gumbel_muzero_search
+from rl_training.state.leaves import is_whole, require
 from rl_training.state.stateful import Stateful
 from rl_training.trees import tree_map
 
@@ -38,7 +39,10 @@ class ScaleZeroPolicy(Stateful):
     `stages` are the stages of the model that the tasks act with: that in which a task was solved, or the present one.
     """
 
-    transient = ("device", "tasks", "num_actions", "context_steps", "search_settings", "dirichlet_alpha")
+    transient = (
+        *("device", "tasks", "num_actions", "num_stages", "context_steps"),
+        *("search_settings", "dirichlet_alpha", "most_simulations"),
+    )
 
     def __init__(
         self,
@@ -51,12 +55,14 @@ class ScaleZeroPolicy(Stateful):
         context_steps: int,
         dirichlet_alpha: float,
         settings: dict[str, Any],
+        most_simulations: int,
         search: dict[str, Any],
         **network: Any,
     ) -> None:
         self.device = torch.device(device)
         self.tasks, self.num_actions, self.context_steps = tuple(tasks), tuple(num_actions), context_steps
-        self.settings, self.dirichlet_alpha = settings, dirichlet_alpha
+        self.settings, self.most_simulations = settings, most_simulations
+        self.dirichlet_alpha, self.num_stages = dirichlet_alpha, network["transformer"]["stages"]
         # Beyond the window that it learns from, the model knows no positions.
         self.search_settings = search | {"max_depth": network["window"] - context_steps}
         self.network = ScaleZeroNetwork(observation_spaces, num_actions, **network).to(self.device)
@@ -64,6 +70,11 @@ class ScaleZeroPolicy(Stateful):
             ObservationNormalizer(space) if normalize_observations else None for space in observation_spaces
         ]
         self.stages = [0] * len(self.tasks)
+
+    def check_state(self) -> None:
+        check_planning(self.settings, self.most_simulations)
+        stages = all(is_whole(stage, high=self.num_stages) for stage in self.stages)
+        require(stages and len(self.stages) == len(self.tasks), "stages: not one of each task")
 
     def for_task(self, name: str) -> TaskPolicy:
         if name not in self.tasks:

@@ -14,7 +14,9 @@ from rl_training.data.episodes import EpisodeReplay
 from rl_training.envs.atari import is_atari
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import check_action_space
+from rl_training.runtime.off_policy import require_taken
 from rl_training.runtime.scalezero_policy import ScaleZeroPolicy, TaskPlan
+from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
 from rl_training.trees import tree_map
@@ -23,6 +25,7 @@ from rl_training.trees import tree_map
 class Task(Stateful):
     """Where one task is played and remembered; a task that is solved is played and learned from no more."""
 
+    varying = ("noise",)
     transient = ("name", "number", "target", "num_actions", "observation_space", "action_space")
 
     def __init__(self, config: Any, name: str, number: int) -> None:
@@ -45,11 +48,21 @@ class Task(Stateful):
             # Of Atari's stacked frames each is kept once.
             stack=len(obs[0]) if is_atari(name) else 1,
         )
-        self.carry: tuple[Any, ...] = ()
+        self.carry: tuple[Any, ...] = ()  # latents, actions, and how many of both there are
         self.noise = np.zeros((0, 0))  # of the root, of each environment
         self.steps = 0  # taken so far, in all its environments
         self.solved = False
         self.returns: deque[float] = deque(maxlen=config.solved_episodes)
+
+    def check_state(self) -> None:
+        require(is_whole(self.steps) and are_finite(self.returns), "Task: no steps or returns")
+        require_taken(self.replay, self.environments)
+        if self.carry:
+            _, actions, past = self.carry
+            require(((past >= 0) & (past <= actions.shape[1])).all(), "Task.carry: no number of steps")
+            require(((actions >= 0) & (actions < self.num_actions)).all(), "Task.carry: unknown actions")
+        rows = self.noise.ndim == 2 and len(self.noise) in (0, self.environments.count)
+        require(rows and self.noise.dtype == np.float64 and np.isfinite(self.noise).all(), "Task.noise: none")
 
     def step(self, plan: TaskPlan, agent: ScaleZeroPolicy) -> None:
         """Do what was planned, and remember it."""

@@ -24,9 +24,10 @@ from rl_training.runtime.off_policy import OffPolicyConfig
 from rl_training.runtime.optim import flatten_parameters
 from rl_training.runtime.scalezero_policy import ScaleZeroPolicy
 from rl_training.runtime.scalezero_tasks import Task
-from rl_training.runtime.search_policy import planning
+from rl_training.runtime.search_policy import most_simulations, planning
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.workflows import Result, train
+from rl_training.state.leaves import is_whole, require
 from rl_training.state.segments import SegmentStore
 
 LOSSES = ("policy_loss", "value_loss", "reward_loss", "latent_loss")
@@ -201,12 +202,23 @@ class ScaleZeroTrainer(Trainer):
             [observation_space[name] for name in config.env_ids],
             [int(space.n) for space in actions],  # type: ignore[attr-defined]
             settings=planning(Controls.of(config).at(0).after(0)),
+            most_simulations=most_simulations(config),
             search={name: getattr(config, name) for name in SEARCH},
             window=config.unroll_steps,
             transformer={name: getattr(config, name) for name in TRANSFORMER}
             | {"hidden": config.expert_size},
             **{name: getattr(config, name) for name in (*names, *network)},
         )
+
+    def check_state(self) -> None:
+        counts = (self.steps, self.stage_updates, self.newly_solved)
+        require(all(map(is_whole, counts)) and 0 <= self.updates_owed < 1, "steps or updates that cannot be")
+        require(is_whole(self.stage, high=self.config.stages), "stage: one that there is not")
+        for task in self.tasks:
+            width = task.noise.shape[1] in (0, self.agent.network.most_actions)
+            require(width, f"{task.name}: noise of other actions")
+            acts = self.agent.stages[task.number] == self.stage or task.solved
+            require(acts, f"{task.name}: it acts with another stage than is learned")
 
     def keep_segments_in(self, store: SegmentStore) -> None:
         for task in self.tasks:

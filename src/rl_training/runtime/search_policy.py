@@ -15,9 +15,10 @@ from rl_training.algorithms.muzero import visit_policy
 from rl_training.data.collector import Carry
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.muzero import MuZeroNetwork
-from rl_training.runtime.controls import Now
+from rl_training.runtime.controls import Now, compile_knobs
 from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
 from rl_training.search import Root, gumbel_muzero_search, muzero_search
+from rl_training.state.leaves import are_finite, require
 
 PLANNING = ("num_simulations", "temperature", "root_exploration_fraction", "gamma")
 QUIET = {"temperature": 0.0, "root_exploration_fraction": 0.0}
@@ -26,6 +27,21 @@ QUIET = {"temperature": 0.0, "root_exploration_fraction": 0.0}
 def planning(now: Now) -> dict[str, Any]:
     """What a search must know of the knobs."""
     return {name: getattr(now, name) for name in PLANNING}
+
+
+def most_simulations(config: Any) -> int:
+    """The longest search that the config's knobs ask for."""
+    return max(1, round(compile_knobs(config)["num_simulations"].highest))
+
+
+def check_planning(settings: dict[str, Any], most: int) -> None:
+    """Refuse what `planning` never gave; a search that was longer before a fork is as long as it may be here."""
+    require(
+        settings.keys() == set(PLANNING) and are_finite(settings.values()), "settings: not those of a search"
+    )
+    require(settings["num_simulations"] >= 1 and settings["temperature"] >= 0, "settings: no search")
+    require(0 <= settings["root_exploration_fraction"] <= 1, "settings: no share of noise")
+    settings["num_simulations"] = min(settings["num_simulations"], most)
 
 
 class Plan(NamedTuple):
@@ -43,7 +59,7 @@ class SearchPolicy(FeedForwardPolicy):
     """
 
     network_class: ClassVar[type[MuZeroNetwork]] = MuZeroNetwork
-    transient: tuple[str, ...] = ("num_actions", "discount_sign", "dirichlet_alpha")
+    transient: tuple[str, ...] = ("num_actions", "discount_sign", "dirichlet_alpha", "most_simulations")
     greedy_leaves_out: ClassVar[str] = "a search with its networks"
 
     def __init__(
@@ -56,6 +72,7 @@ class SearchPolicy(FeedForwardPolicy):
         two_players: bool,
         dirichlet_alpha: float,
         settings: dict[str, Any],
+        most_simulations: int,
         **network: Any,
     ) -> None:
         super().__init__(observation_space, normalize_observations, device)
@@ -63,9 +80,12 @@ class SearchPolicy(FeedForwardPolicy):
         # In a game of two what is good for who moves next is bad for who moves now.
         self.discount_sign = -1.0 if two_players else 1.0
         self.dirichlet_alpha = dirichlet_alpha
-        self.settings = settings
+        self.settings, self.most_simulations = settings, most_simulations
         self.network = self.network_class(observation_space, self.num_actions, **network).to(self.device)
         self.small = None
+
+    def check_state(self) -> None:
+        check_planning(self.settings, self.most_simulations)
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         return {"action": self.plan(obs, **self.settings | ({} if explore else QUIET)).action}, carry

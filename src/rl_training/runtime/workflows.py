@@ -16,7 +16,7 @@ from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.making import environment_protocol
 from rl_training.envs.spaces import ActionCodec, space_from_json
-from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError
+from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError
 from rl_training.registry import trainer_class
 from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.controls import idle_knobs
@@ -26,6 +26,7 @@ from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.trackers import require_trackers
 from rl_training.runtime.trainer import Trainer, default_threads
 from rl_training.state import chain, checkpoints, files
+from rl_training.state.restoring import no_larger_than, taking_over
 from rl_training.state.run_directory import RunDirectory, versions
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
@@ -104,12 +105,13 @@ def resume(
         refuse_untrusted(config.env_id, trust_env)
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
         if found is not None:
-            refuse_changed_config(config, found[1]["policy"])
-            finished = found[1]["progress"]["steps"] >= config.total_timesteps
-            damage = check_log(run, found[1], display, accept=accept_damaged_log)
-            if damage is not None:
-                if finished:
+            with taking_over(found[0]):
+                refuse_changed_config(config, found[1]["policy"])
+                finished = found[1]["progress"]["steps"] >= config.total_timesteps
+                damage = check_log(run, found[1], display, accept=accept_damaged_log)
+                if damage is not None and finished:
                     return Result(dict(found[1]["progress"]["latest"]), run.path, found[0])
+            if damage is not None:
                 run.note(ACCEPTED_DAMAGE, **damage)
         engine = Engine(make_trainer(config), config, run, display)
         if found is None:
@@ -117,8 +119,9 @@ def resume(
         else:
             if not finished:
                 display.message(f"going back to {found[0].name}: its open episodes are played again")
+            with taking_over(found[0]):
+                engine.restore(*found)
             checkpoints.prune(found[0], config.keep_checkpoints, "segments" in found[1])
-            engine.restore(*found)
             if not finished:
                 display.message(f"resumed from step {engine.progress.steps}")
         return run_engine(engine, threads)
@@ -141,7 +144,7 @@ def evaluate_checkpoint(
     """
     config, agent, saved = load_agent(path, checkpoint)
     if task is not None:
-        config, agent, _ = of_task(config, agent, saved, task)
+        config, agent, saved = of_task(config, agent, saved, task)
     refuse_untrusted(config.env_id, trust_env)
     return evaluate(
         agent,
@@ -149,7 +152,13 @@ def evaluate_checkpoint(
         episodes=config.eval_episodes if episodes is None else episodes,
         seed=fold(config.seed if seed is None else seed, "evaluate"),
         sample=sample,
+        made_for=made_for(saved),
     )
+
+
+def made_for(saved: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The observation and the action space that a saved policy was made for."""
+    return space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
 
 
 def record_demonstrations(
@@ -168,10 +177,11 @@ def record_demonstrations(
     `out` is a new file ending in .npz, or `minari:ID`. Greedy unless `sample`.
     """
     minari_datasets.refuse_taken(str(out))
-    config, agent, _ = of_task(*load_agent(path, checkpoint), task)
+    config, agent, saved = of_task(*load_agent(path, checkpoint), task)
     refuse_untrusted(config.env_id, trust_env)
     seed = config.seed if seed is None else seed
-    played = record(agent, config, episodes=episodes, seed=fold(seed, "record"), sample=sample)
+    how: dict[str, Any] = {"episodes": episodes, "seed": fold(seed, "record"), "sample": sample}
+    played = record(agent, config, **how, made_for=made_for(saved))
     settings = ("algo", "env_kwargs", "max_episode_steps")
     about = {name: getattr(config, name) for name in settings} | {"seed": seed, "sampled": sample}
     demonstrations = Demonstrations(config.env_id, played, about)
@@ -208,8 +218,7 @@ class LoadedPolicy:
 
     def __init__(self, agent: Any, saved: Mapping[str, Any]) -> None:
         self.agent = agent
-        self.observation_space = space_from_json(saved["observation_space"])
-        self.action_space = space_from_json(saved["action_space"])
+        self.observation_space, self.action_space = made_for(saved)
         self.codec = ActionCodec(self.action_space)
         self.carry: Carry = ()
         self.lanes = 0
@@ -341,31 +350,15 @@ def load_agent(
 ) -> tuple[Config, Any, Mapping[str, Any]]:
     """The config and the agent of a checkpoint, and all that was saved of its policy."""
     saved = _read_policy(path, checkpoint)
-    try:
+    with taking_over(path):
         config = _saved_config(saved)
         if device is None and config.device != "cpu" and not torch.cuda.is_available():
             device = "cpu"  # a policy may act where it was not trained
         config = config.model_copy(update={} if device is None else {"device": device})
-        spaces = space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
-        agent = trainer_class(config.algo).make_agent(config, *spaces)
+        with no_larger_than(saved["agent"]):
+            agent = trainer_class(config.algo).make_agent(config, *made_for(saved))
         agent.load_state_dict(saved["agent"])
         return config, agent, saved
-    except UserError:
-        raise
-    except (
-        AssertionError,
-        AttributeError,
-        LookupError,
-        MemoryError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        # A checkpoint can be whole, byte for byte, and still make no sense: it may be forged.
-        text = " ".join(str(error).split())[:200]
-        raise CheckpointError(
-            f"{path}: holds no policy that can be built ({type(error).__name__}: {text})"
-        ) from error
 
 
 def run_engine(engine: Engine, threads: int) -> Result:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.state.leaves import DTYPES, NUMPY_DTYPES, TORCH_DTYPES, ObjectState
+from rl_training.state.leaves import DTYPES, NUMPY_DTYPES, TORCH_DTYPES, ObjectState, require_bools
 
 TAG = "~"
 MAX_DEPTH = 100
@@ -138,5 +138,7 @@ class Decoder:
             raise ValueError(f"no usable tensor {name!r:.80}")
         if kind == "array" and tensor.dtype is torch.bfloat16:
             raise ValueError(f"an array of bfloat16, {name!r:.80}")
+        if tensor.dtype is torch.bool:
+            require_bools(tensor.numpy(), name)
         self.used.add(name)
         return tensor if kind == "tensor" else tensor.numpy()

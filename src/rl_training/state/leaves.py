@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,44 @@ class ObjectState(dict[str, Any]):
 
 
 def transient_names(cls: type) -> frozenset[str]:
-    return frozenset(name for base in cls.__mro__ for name in vars(base).get("transient", ()))
+    return _declared(cls, "transient")
+
+
+def varying_names(cls: type) -> frozenset[str]:
+    return _declared(cls, "varying")
+
+
+def _declared(cls: type, what: str) -> frozenset[str]:
+    return frozenset(name for base in cls.__mro__ for name in vars(base).get(what, ()))
+
+
+def require(holds: Any, what: str) -> None:
+    """Refuse a saved state in which something does not hold: a checkpoint may be forged."""
+    if not holds:
+        raise ValueError(what)
+
+
+def is_whole(value: Any, low: int = 0, high: int = 2**62) -> bool:
+    """Whether a saved value is a whole number in [low, high); a bool is none."""
+    return type(value) is int and low <= value < high
+
+
+def are_finite(values: Iterable[Any]) -> bool:
+    """Whether saved values are finite numbers, every one."""
+    return all(type(value) in (int, float) and math.isfinite(value) for value in values)
+
+
+def require_array(array: Any, shape: tuple[int, ...], dtype: Any, where: str) -> None:
+    """Refuse what is no array of this shape and dtype: assignment would broadcast and cast it in silence."""
+    if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
+        found = f"{array.shape} {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise ValueError(f"{where}: an array of {shape} {np.dtype(dtype)} here, but {found} was saved")
+
+
+def require_bools(array: np.ndarray, where: str) -> None:
+    """Refuse a bool that is neither 0 nor 1: numpy and torch count on that when they index with one."""
+    if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+        raise ValueError(f"{where}: a bool that is neither true nor false")
 
 
 def require_same_keys(mine: set[Any], saved: set[Any], where: str) -> None:
@@ -53,6 +92,9 @@ def fill_tensor(current: torch.Tensor, saved: Any, where: str) -> torch.Tensor:
     if current.shape != saved.shape or current.dtype != saved.dtype:
         here, there = f"{tuple(current.shape)} {current.dtype}", f"{tuple(saved.shape)} {saved.dtype}"
         raise ValueError(f"{where}: a tensor of {here} here, but {there} was saved")
+    # Training never saves a NaN or an infinity where none belongs: the loss would have been refused before.
+    if saved.is_floating_point() and not saved.isfinite().all() and current.isfinite().all():
+        raise ValueError(f"{where}: a number that is not finite was saved")
     with torch.no_grad():
         current.copy_(saved)
     return current

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -20,6 +20,7 @@ from rl_training.state.leaves import (
     refusal,
     require_same_keys,
     transient_names,
+    varying_names,
 )
 
 # Attributes of a module that no iteration changes and that the constructor makes again.
@@ -77,11 +78,35 @@ def load_module_state(module: nn.Module, state: Mapping[str, Any], where: str = 
         fill_tensor(tensor, state[name], f"{where}.{name}")
     for name, (owner, attribute) in attributes.items():
         if name in state:
-            if isinstance(state[name], torch.Tensor | np.ndarray | list | dict):
-                raise ValueError(
-                    f"{where}.{name}: a plain value here, but a {type(state[name]).__name__} was saved"
-                )
-            setattr(owner, attribute, state[name])
+            _load_attribute(owner, attribute, state[name], f"{where}.{name}")
+
+
+def _load_attribute(module: nn.Module, name: str, saved: Any, where: str) -> None:
+    """Floats, `training` and what is `varying` come back; shapes hang on all else, which stays as it was made.
+
+    In torch's own layers that may differ from what was saved: another version of torch may have called it otherwise.
+    """
+    current, torch_layer = getattr(module, name), _is_torch_layer(module)
+    if name == "training" or name in varying_names(type(module)):
+        fits = _is_plain(saved) and type(saved) is type(current)
+    elif type(current) is float:
+        fits = type(saved) in (int, float) and math.isfinite(saved)
+        if torch_layer and 0.0 <= current <= 1.0:  # a probability, a momentum, an ε
+            fits = fits and 0.0 <= saved <= 1.0
+    elif torch_layer:
+        return
+    else:
+        fits = _same(current, saved)
+    if not fits:
+        raise ValueError(f"{where}: {current!r} here, but {saved!r:.40} was saved")
+    setattr(module, name, saved)
+
+
+def _same(current: Any, saved: Any) -> bool:
+    if type(current) is tuple:
+        fits = type(saved) is tuple and len(saved) == len(current)
+        return fits and all(_same(*pair) for pair in zip(current, saved, strict=True))
+    return type(saved) is type(current) and bool(saved == current)
 
 
 def _is_torch_layer(module: nn.Module | None) -> bool:

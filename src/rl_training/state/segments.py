@@ -21,7 +21,7 @@ from safetensors.numpy import save as format_arrays
 
 from rl_training.errors import CheckpointError
 from rl_training.state import files
-from rl_training.state.leaves import NUMPY_DTYPES
+from rl_training.state.leaves import NUMPY_DTYPES, require_bools
 from rl_training.state.reading import Folder, digest, reason
 
 NAME = re.compile(r"[a-z]{1,20}-[0-9]{12}\.safetensors")
@@ -64,6 +64,8 @@ class SegmentStore:
                 raise folder.error(f"{name} cannot be read: {reason(error)}") from error
             if any(array.dtype not in NUMPY_DTYPES for array in arrays.values()):
                 raise folder.error(f"{name} holds what is no number")
+            for key, array in arrays.items():
+                require_bools(array, f"{name}: {key}")
         return arrays
 
     def keep(self, names: set[str]) -> None:

@@ -21,8 +21,10 @@ from rl_training.state.leaves import (
     copy_tensor,
     fill_tensor,
     refusal,
+    require_array,
     require_same_keys,
     transient_names,
+    varying_names,
 )
 from rl_training.state.modules import load_module_state, module_state
 
@@ -30,15 +32,18 @@ from rl_training.state.modules import load_module_state, module_state
 class Stateful:
     """An object whose attributes are its state.
 
-    `transient` names what `__init__` rebuilds and what is never saved; those of all base classes count too.
+    `transient` names what `__init__` rebuilds and what is never saved; `varying` what may change its type or shape
+    while a run goes on, which nothing else may. Those of all base classes count too.
     """
 
     transient: tuple[str, ...] = ()
+    varying: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not isinstance(cls.transient, tuple):
-            raise TypeError(f"{cls.__name__}.transient must be a tuple of names, not {cls.transient!r}")
+        for what in ("transient", "varying"):
+            if not isinstance(getattr(cls, what), tuple):
+                raise TypeError(f"{cls.__name__}.{what} must be a tuple of names, not {getattr(cls, what)!r}")
         if vars(cls).get("__slots__"):
             raise TypeError(f"{cls.__name__} has __slots__, which state_dict() would not see")
         if issubclass(cls, nn.Module):
@@ -57,13 +62,18 @@ class Stateful:
         """Take `state` over, into the tensors, arrays and objects that are there already.
 
         Views into flat parameters, memory formats and references held elsewhere therefore stay what they are.
-        Raises ValueError when the attributes, or the shapes and dtypes of tensors, are not the same.
+        Raises ValueError when the attributes, their types, or the shapes and dtypes of tensors and arrays, are not
+        the same. Only the lengths of lists, deques and dicts are free, and what is named in `varying`.
         """
         owner = type(self).__name__
-        fields = _fields(self)
+        fields, varying = _fields(self), varying_names(type(self))
         require_same_keys(set(fields), set(state), owner)
         for name, current in fields.items():
-            setattr(self, name, _load(current, state[name], f"{owner}.{name}"))
+            setattr(self, name, _load(current, state[name], f"{owner}.{name}", name in varying))
+        self.check_state()
+
+    def check_state(self) -> None:
+        """Refuse with `require` what was loaded and cannot be: the files of a checkpoint may be forged."""
 
 
 def _fields(thing: Stateful) -> dict[str, Any]:
@@ -113,7 +123,7 @@ def _save(value: Any, where: str, holders: tuple[Any, ...]) -> Any:
     raise refusal(where, f"is a {type(value).__name__}")
 
 
-def _load(current: Any, saved: Any, where: str) -> Any:
+def _load(current: Any, saved: Any, where: str, varying: bool = False) -> Any:
     """What the place of `current` shall hold: `current` itself, filled, wherever that is possible."""
     if isinstance(current, Stateful | nn.Module):
         if not isinstance(saved, dict):
@@ -123,18 +133,17 @@ def _load(current: Any, saved: Any, where: str) -> Any:
         else:
             load_module_state(current, saved, where)
         return current
-    if isinstance(current, torch.Tensor) and saved is not None:
+    if isinstance(current, torch.Tensor) and not (varying and saved is None):
         return fill_tensor(current, saved, where)
     if isinstance(current, np.ndarray) and isinstance(saved, np.ndarray):
-        if current.shape != saved.shape or current.dtype != saved.dtype or not current.flags.writeable:
-            return saved.copy()
-        current[...] = saved
-        return current
+        return _load_array(current, saved, where, varying)
     if type(current) is type(saved) and isinstance(current, list | tuple | deque):
-        return _load_sequence(current, saved, where)
+        return _load_sequence(current, saved, where, varying)
     if type(current) is dict and type(saved) is dict:
         loaded = {
-            key: _load(current[key], value, f"{where}[{key!r}]") if key in current else _fresh(value, where)
+            key: _load(current[key], value, f"{where}[{key!r}]", varying)
+            if key in current
+            else _fresh(value, where)
             for key, value in saved.items()
         }
         _no_object_lost((value for key, value in current.items() if key not in saved), where)
@@ -142,15 +151,28 @@ def _load(current: Any, saved: Any, where: str) -> Any:
         current.update(loaded)
         return current
     _no_object_lost([current], where)
+    if not varying:
+        _require_same_kind(current, saved, where)
     return _fresh(saved, where)
 
 
-def _load_sequence(current: Any, saved: Any, where: str) -> Any:
+def _load_array(current: np.ndarray, saved: np.ndarray, where: str, varying: bool) -> np.ndarray:
+    if not varying:
+        require_array(saved, current.shape, current.dtype, where)
+    if current.shape != saved.shape or current.dtype != saved.dtype or not current.flags.writeable:
+        return saved.copy()
+    current[...] = saved
+    return current
+
+
+def _load_sequence(current: Any, saved: Any, where: str, varying: bool) -> Any:
     if isinstance(current, deque) and current.maxlen != saved.maxlen:
         raise ValueError(f"{where}: saved with maxlen {saved.maxlen}, but it is {current.maxlen} here")
+    if isinstance(current, tuple) and len(current) != len(saved) and not varying:
+        raise ValueError(f"{where}: a tuple of {len(current)} here, but one of {len(saved)} was saved")
     if len(current) == len(saved):
         pairs = enumerate(zip(current, saved, strict=True))
-        loaded = [_load(mine, value, f"{where}[{i}]") for i, (mine, value) in pairs]
+        loaded = [_load(mine, value, f"{where}[{i}]", varying) for i, (mine, value) in pairs]
     else:
         _no_object_lost(current, where)
         loaded = [_fresh(value, where) for value in saved]
@@ -159,6 +181,22 @@ def _load_sequence(current: Any, saved: Any, where: str) -> Any:
     current.clear()
     current.extend(loaded)
     return current
+
+
+def _require_same_kind(current: Any, saved: Any, where: str) -> None:
+    here, there = _kind(current), _kind(saved)
+    if here is not there and not (here is float and there is int):
+        names = f"{here.__name__} here, but {there.__name__} was saved"
+        raise ValueError(f"{where}: {names}; if it changes while a run goes on, name it in `varying`")
+    if there is int and not -(2**63) <= int(saved) < 2**63:
+        raise ValueError(f"{where}: a whole number beyond 64 bits was saved")
+
+
+def _kind(value: Any) -> type:
+    """bool, int or float for a number of Python's or of numpy's; arithmetic turns arrays [] into scalars."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        return {"b": bool, "i": int, "u": int, "f": float}[value.dtype.kind]
+    return type(value)
 
 
 def _fresh(saved: Any, where: str) -> Any:

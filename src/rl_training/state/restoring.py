@@ -1,0 +1,74 @@
+"""Taking a checkpoint over: what its contents make go wrong is one line that names it.
+
+A checkpoint can be whole, byte for byte, and still make no sense: its checksums only say that it is as it was written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rl_training.errors import CheckpointError, ConfigError, NonFiniteError, StorageError, UserError, one_line
+
+OURS = (UserError, StorageError, NonFiniteError)
+
+
+@contextmanager
+def taking_over(path: str | Path, changes: Iterable[str] = ()) -> Iterator[None]:
+    """Around everything that reads the tree of the checkpoint at `path`; errors meant for users pass as they are.
+
+    changes: the fields of the config, if any, that are not those the checkpoint was saved with
+    """
+    try:
+        yield
+    except OURS:
+        raise
+    except Exception as error:
+        names = ", ".join(changes)
+        if names:
+            raise ConfigError(
+                f"{names}: {Path(path).name} does not fit what was changed ({one_line(error)})"
+            ) from error
+        raise CheckpointError(
+            f"{path}: is whole, but holds what no training writes ({one_line(error)}); use another checkpoint"
+        ) from error
+
+
+@contextmanager
+def no_larger_than(saved: Any) -> Iterator[None]:
+    """Networks made in here may take little more memory than the tensors of the saved state that they are made for."""
+    with _Budget(2**20 + 8 * _numbers(saved)):
+        yield
+
+
+class _Budget(TorchDispatchMode):
+    """Refuses to make tensors of more than so many numbers in all, before it is done."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.left = numbers
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for size in args[:3]:  # (size), (self, size), (start, end, steps)
+            if type(size) is int or (isinstance(size, list | tuple) and all(type(n) is int for n in size)):
+                self.left -= abs(math.prod(size) if isinstance(size, list | tuple) else size)
+        if self.left < 0:
+            raise ValueError("its config describes a larger network than was saved")
+        return func(*args, **(kwargs or {}))
+
+
+def _numbers(saved: Any) -> int:
+    """How many numbers the tensors and arrays of a saved state hold."""
+    if isinstance(saved, dict):
+        return sum(map(_numbers, saved.values()))
+    if isinstance(saved, list | tuple | deque):
+        return sum(map(_numbers, saved))
+    return math.prod(saved.shape) if isinstance(saved, torch.Tensor | np.ndarray) else 0
