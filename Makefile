@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One stamp per set of extras; an install runs again only when one of these files changed.
 SETUP_FILES := pyproject.toml constraints.txt hatch_build.py
 
-.PHONY: train test slow docs learn faults bench lint clean help
+.PHONY: train test slow docs learn faults mutants bench lint clean help
 
 help:
 	@echo "make train   train PPO on CartPole-v1 from the shipped config and evaluate it (about a minute)"
@@ -16,6 +16,7 @@ help:
 	@echo "make docs    the documentation as a site, in build/site; every warning is an error"
 	@echo "make learn   the slow learning gates"
 	@echo "make faults  the long kill and fault tests"
+	@echo "make mutants small faults planted one by one, and whether the tests notice (an hour; for developers)"
 	@echo "make bench   our speed, alone and against other libraries (long; see docs/benchmarks.md)"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove caches and build leftovers (not .venv, not runs)"
@@ -62,6 +63,9 @@ learn: $(VENV)/.installed-all
 
 faults: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -q --timeout 0 -m faults
+
+mutants: $(VENV)/.installed-test
+	@$(BIN)/python tests/mutants --count 400 --seed 1
 
 bench: $(VENV)/.installed-all
 	@$(BIN)/python -m benchmarks

@@ -1,0 +1,258 @@
+"""Mutants: plant small faults one by one, and see whether the tests notice.
+
+    python tests/mutants --count 400 --seed 1      plants 400 of them, and prints a score per file
+    python tests/mutants --report                  prints the scores of what was planted so far
+
+A warmed process with the package and the tests imported forks for each mutant, changes the code of the functions in the
+fork, and runs the tests that call the changed function, quick ones first, until one fails. Results are appended to
+build/mutants/results.jsonl; a run that was stopped goes on where it was. A mutant that survives is a question, and not
+yet a fault of the tests: some changes change nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import hashlib
+import importlib
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
+
+from covering import Map, silence  # noqa: E402
+from mutations import Mutation, mutations  # noqa: E402
+from planting import NotPlanted, live_functions, plant  # noqa: E402
+
+PACKAGE = ROOT / "src" / "rl_training"
+FOLDER = ROOT / "build" / "mutants"
+RUNTIME = (
+    "*_trainer",
+    "*_policy",
+    "on_policy",
+    "off_policy",
+    "actor_learner",
+    "trainer",
+    "optim",
+    "grouped_adam",
+)
+RUNTIME = (*RUNTIME, "scalezero_tasks", "controls", "schedules", "metrics", "evaluation")
+SOURCES = [f"{room}/*.py" for room in ("algorithms", "data", "state", "search", "networks")]
+SOURCES += [f"runtime/{name}.py" for name in RUNTIME]
+# These drive the command line, pages and other programs: seconds a test, for faults that others notice sooner.
+LEFT_OUT = (
+    "benchmarks",
+    "browser",
+    "cli",
+    "compare",
+    "display",
+    "docs",
+    "docs_commands",
+    "doctor",
+    "examples",
+)
+LEFT_OUT += (
+    "export",
+    "packaging",
+    "play",
+    "ray_fleet",
+    "report",
+    "seeds",
+    "trackers",
+    "tune",
+    "architecture",
+)
+FIRST = 25  # tests that are tried before the rest is even collected
+ENOUGH = 40.0  # CPU-seconds of tests for one mutant, as they take without it
+LIMIT = 150  # CPU-seconds after which a mutant counts as one that never ends
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Plant small faults, and see whether the tests notice.")
+    parser.add_argument("--count", type=int, default=400, help="how many mutants (400)")
+    parser.add_argument("--seed", type=int, default=1, help="which ones (1)")
+    parser.add_argument("--only", default="", help="of files whose path holds this alone")
+    parser.add_argument("--kind", default="", help="of this kind alone: knob, target, operator, …")
+    parser.add_argument(
+        "--tests", nargs="*", default=[""], help="with test files whose names hold one of these alone"
+    )
+    parser.add_argument("--report", action="store_true", help="plant nothing, and print what is known")
+    arguments = parser.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    sample = drawn(arguments)
+    known = results()
+    if not arguments.report:
+        covered = warmed(arguments.tests)
+        for number, (path, mutation) in enumerate(sample, 1):
+            if identity(path, mutation) not in known:
+                found = tried(path, mutation, covered)
+                known[found["id"]] = found
+                with (FOLDER / "results.jsonl").open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+                verdict = f"{found['verdict']:8} {found['seconds']:5.1f} s  {described(found)}"
+                print(f"{number}/{len(sample)} {verdict}", flush=True)
+    report([known[name] for name in (identity(*each) for each in sample) if name in known])
+    return 0
+
+
+def drawn(arguments: Any) -> list[tuple[str, Mutation]]:
+    """The mutants of a seed: a larger count has the same ones and more."""
+    found = []
+    for pattern in SOURCES:
+        for file in sorted(PACKAGE.glob(pattern)):
+            path = str(file.relative_to(PACKAGE))
+            if arguments.only in path and file.name != "__init__.py":
+                found += [(path, each) for each in mutations(ast.parse(file.read_text()))]
+    found = [each for each in found if arguments.kind in each[1].kind]
+    random.Random(arguments.seed).shuffle(found)
+    return found[: arguments.count]
+
+
+def identity(path: str, mutation: Mutation) -> str:
+    """The same for the same change of the same text, wherever in the file it has moved to."""
+    source = (PACKAGE / path).read_text().splitlines()
+    nearby = source[max(mutation.line - 2, 0) : mutation.line + 1]
+    parts = (path, mutation.kind, mutation.before, mutation.after, *nearby)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def results() -> dict[str, dict[str, Any]]:
+    path = FOLDER / "results.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {found["id"]: found for found in map(json.loads, lines)}
+
+
+def warmed(wanted: list[str]) -> Map:
+    """Import all that a fork shall find, and learn which tests call what."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(("rl_training", *file.relative_to(PACKAGE).with_suffix("").parts))
+        if file.name not in ("__init__.py", "__main__.py"):
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                print(f"left out, because an extra is missing: {name} ({error})")
+    names = [file for file in sorted(HERE.parent.glob("test_*.py")) if file.stem[5:] not in LEFT_OUT]
+    files = [file for file in names if any(part in file.name for part in wanted)]
+    output = os.dup(1), os.dup(2)
+    silence()
+    pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *map(str, files)])
+    for place, was in zip((1, 2), output, strict=True):
+        os.dup2(was, place)
+    live_functions()
+    gc.collect()
+    gc.freeze()
+    covered = Map(FOLDER / "map.json", PACKAGE)
+    covered.cover(files)
+    return covered
+
+
+def tried(path: str, mutation: Mutation, covered: Map) -> dict[str, Any]:
+    """Plant a mutant in a fork and run tests on it there; what became of it."""
+    tests = covered.covering(path, mutation.function, ENOUGH)
+    found = {"id": identity(path, mutation), "path": path, "line": mutation.line, "kind": mutation.kind}
+    found |= {"before": mutation.before, "after": mutation.after, "tests": len(tests), "by": ""}
+    if not tests:
+        return found | {"verdict": "uncalled", "seconds": 0.0}
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        attacked(path, mutation, tests, writing)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    _, status, used = os.wait4(child, 0)
+    for number in (signal.SIGTERM, signal.SIGKILL):  # what tests of the fork may have left behind
+        try:
+            os.killpg(child, number)
+        except ProcessLookupError:
+            break
+    seconds = round(used.ru_utime + used.ru_stime, 1)
+    verdict, _, by = said.partition(" ")
+    if os.WIFSIGNALED(status):
+        verdict, by = "killed", f"signal {os.WTERMSIG(status)}"
+    return found | {"verdict": verdict or "killed", "by": by.strip(), "seconds": seconds}
+
+
+class First:
+    """A plugin of pytest: the first test that fails."""
+
+    name = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.name:
+            self.name = report.nodeid
+
+
+def attacked(path: str, mutation: Mutation, tests: list[str], pipe: int) -> None:
+    """In the fork: plant, test, say what happened, end."""
+    os.setsid()
+    silence()
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
+    verdict = "survived"
+    try:
+        tree = ast.parse((PACKAGE / path).read_text())
+        same = [
+            each
+            for each in mutations(tree)
+            if (each.line, each.kind, each.before, each.after)
+            == (mutation.line, mutation.kind, mutation.before, mutation.after)
+        ]
+        same[0].make()
+        plant(PACKAGE / path, ast.fix_missing_locations(tree))
+        for part in (tests[:FIRST], tests[FIRST:]):
+            first = First()
+            options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", *part]
+            code = pytest.main(options, plugins=[first]) if part else 0
+            if code:
+                verdict = f"killed {first.name}" if first.name else f"unclear code {int(code)}"
+                break
+    except NotPlanted:
+        verdict = "invalid"
+    os.write(pipe, verdict.encode())
+    os._exit(0)
+
+
+def described(found: dict[str, Any]) -> str:
+    change = f"{found['before']} → {found['after']}".replace("\n", " ")
+    return f"{found['path']}:{found['line']} {found['kind']}: {change}"
+
+
+def report(found: list[dict[str, Any]]) -> None:
+    """A score per file and per room, and all that survived."""
+    valid = [each for each in found if each["verdict"] != "invalid"]
+    rows: dict[str, list[int]] = {}
+    for each in valid:
+        for name in (each["path"], each["path"].split("/")[0] + "/", "all"):
+            row = rows.setdefault(name, [0, 0])
+            row[0] += 1
+            row[1] += each["verdict"] == "killed"
+    print("\n| file | mutants | killed | score |\n|---|---:|---:|---:|")
+    for name in sorted(rows, key=lambda name: (name == "all", name.endswith("/"), name)):
+        total, killed = rows[name]
+        print(f"| {name} | {total} | {killed} | {100 * killed / total:.0f} % |")
+    spent = sum(each["seconds"] for each in found)
+    mean = spent / max(len(found), 1)
+    print(f"\n{len(found) - len(valid)} could not be planted; {spent:.0f} CPU-seconds, {mean:.1f} each\n")
+    for each in valid:
+        if each["verdict"] != "killed":
+            print(f"{each['verdict']}, {each['tests']} tests: {described(each)}")
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    code = main()
+    print(f"{time.monotonic() - began:.0f} seconds")
+    sys.exit(code)
