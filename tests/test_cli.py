@@ -486,7 +486,7 @@ def test_an_environment_named_by_a_run_is_imported_only_if_trusted(trained: Path
     write("open('imported', 'w').close()\n", "planted.py")
     text = (run / "config.yaml").read_text().replace("CartPole-v1", "planted:CartPole-v1")
     (run / "config.yaml").write_text(text)
-    refused(cli("resume", run), "--trust-env", "planted")
+    refused(cli("resume", run), "add --trust (trust=True)", "planted")
     assert not Path("imported").exists()
 
 

@@ -124,7 +124,7 @@ def test_a_fork_imports_a_module_only_on_trust(trained_run, tmp_path):
     path = checkpoints.save_checkpoint(run / "checkpoints", 5000, tree, 2)
     text = (run / "config.yaml").read_text().replace("CartPole-v1", '"planted:CartPole-v1"')
     (run / "config.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="--trust-env"):
+    with pytest.raises(ConfigError, match="add --trust"):
         fork(path, run_dir=tmp_path / "fork")
 
 

@@ -165,9 +165,9 @@ def test_a_module_is_imported_only_on_trust(tmp_path, monkeypatch, trained_run):
     tree = checkpoints.load_checkpoint(max((run / "checkpoints").iterdir()))
     tree["policy"]["config"]["env_id"] = "planted:CartPole-v1"
     checkpoints.save_checkpoint(run / "checkpoints", 5000, tree, 2)
-    refused(cli("report", run, "--video"), "--trust-env")
+    refused(cli("report", run, "--video"), "add --trust (trust=True)")
     assert cli("report", run).exit_code == 0
-    assert "add --trust-env" in (run / "report.html").read_text("utf-8")
+    assert "add --trust (trust=True)" in (run / "report.html").read_text("utf-8")
 
 
 def test_open_shows_the_page(trained_run, tmp_path, monkeypatch):

@@ -240,7 +240,7 @@ def test_a_study_of_others_imports_a_module_only_on_trust(whole, tmp_path):
     search = shutil.copytree(whole[0], tmp_path / "search")
     text = (search / "base.yaml").read_text().replace("CartPole-v1", '"planted:CartPole-v1"')
     (search / "base.yaml").write_text(text)
-    refused(cli("tune", "search", "--trials", 9), "--trust-env", "planted")
+    refused(cli("tune", "search", "--trials", 9), "add --trust (trust=True)", "planted")
 
 
 def test_whole_numbers_stay_whole_and_numbers_numbers():

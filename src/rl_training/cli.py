@@ -34,7 +34,7 @@ from rl_training.verbs.options import (
     RunDir,
     Sample,
     TaskName,
-    TrustEnv,
+    Trust,
     Which,
     print_json,
     report_run,
@@ -78,12 +78,17 @@ def fail(code: int, error: Exception | str) -> int:
     return code
 
 
+FORMER_OPTIONS = {"trust-env": "trust"}  # still understood, and no longer shown
+
 app = typer.Typer(
     cls=OneLineErrors,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda option: FORMER_OPTIONS.get(option, option),
+    },
 )
 
 
@@ -147,7 +152,7 @@ def train(
 @app.command()
 def resume(
     run_dir: RunDir,
-    trust_env: TrustEnv = False,
+    trust: Trust = False,
     accept_damaged_log: AcceptDamagedLog = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -157,7 +162,7 @@ def resume(
 
     with showing(quiet) as display:
         result = workflows.resume(
-            run_dir, display=display, trust_env=trust_env, accept_damaged_log=accept_damaged_log
+            run_dir, display=display, trust=trust, accept_damaged_log=accept_damaged_log
         )
     report_run(result, json_)
 
@@ -171,7 +176,7 @@ def evaluate(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the evaluation's episodes.")] = None,
     checkpoint: Checkpoint = Which.last,
     sample: Sample = False,
-    trust_env: TrustEnv = False,
+    trust: Trust = False,
     task: TaskName = None,
     json_: Json = False,
 ) -> None:
@@ -184,7 +189,7 @@ def evaluate(
         seed=seed,
         sample=sample,
         checkpoint=checkpoint.value,
-        trust_env=trust_env,
+        trust=trust,
         task=task,
     )
     if json_:
@@ -211,7 +216,7 @@ def record(
     seed: PlaySeed = None,
     checkpoint: Checkpoint = Which.last,
     sample: Sample = False,
-    trust_env: TrustEnv = False,
+    trust: Trust = False,
     task: TaskName = None,
     json_: Json = False,
 ) -> None:
@@ -225,7 +230,7 @@ def record(
         seed=seed,
         sample=sample,
         checkpoint=checkpoint.value,
-        trust_env=trust_env,
+        trust=trust,
         task=task,
     )
     returns = made.returns

@@ -14,6 +14,10 @@ class ConfigError(UserError, ValueError):
     """A config that cannot be used. The message: where, what is wrong and, if any is near, the right name."""
 
 
+class UntrustedError(ConfigError):
+    """A config from elsewhere reaches code or another machine, and nobody said that it may."""
+
+
 class CheckpointError(UserError):
     """A checkpoint that is missing, damaged, unsafe to read, or written by a newer version."""
 

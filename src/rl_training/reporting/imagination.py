@@ -18,9 +18,10 @@ from rl_training.errors import ConfigError, UserError, add_extra
 from rl_training.networks.rssm import State
 from rl_training.runtime.dreamer_policy import DreamerPolicy
 from rl_training.runtime.evaluation import refuse_other_spaces
-from rl_training.runtime.workflows import Which, load_agent, made_for, refuse_untrusted
+from rl_training.runtime.workflows import Which, load_agent, made_for
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
+from rl_training.trust import refuse_untrusted
 
 FRAMES = 10  # shown of pictures
 
@@ -43,6 +44,7 @@ def imagine_open_loop(
     context: int = 5,
     seed: int | None = None,
     checkpoint: Which = "last",
+    trust: bool = False,
     trust_env: bool = False,
 ) -> Prediction:
     """Play an episode with the policy of a Dreamer run, and let its model imagine it after the first observations.
@@ -55,7 +57,7 @@ def imagine_open_loop(
     config, agent, saved = load_agent(path, checkpoint)
     if not isinstance(agent, DreamerPolicy):
         raise ConfigError(f"{path}: {config.algo} has no world model to look into")
-    refuse_untrusted(config.env_id, trust_env)
+    refuse_untrusted(config, trust or trust_env)
     seed = fold(config.seed if seed is None else seed, "imagination")
     obs, actions = _play(agent, config, steps + context, seed, made_for(saved))
     seed_everything(fold(seed, "latents"))

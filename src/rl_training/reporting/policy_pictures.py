@@ -23,13 +23,13 @@ AHEAD = 45  # and how far it then goes
 MOST_CURVES = 8
 
 
-def add_policy(page: Page, run: Path, *, must: bool, trust_env: bool) -> None:
+def add_policy(page: Page, run: Path, *, must: bool, trust: bool) -> None:
     """The policy at work. What cannot be shown is said on the page, or raised where it must be shown."""
     page.heading("The policy")
     said: set[str] = set()
     for add, what in ((add_video, "video"), (add_predictions, "look into its world model")):
         try:
-            add(page, run, trust_env)
+            add(page, run, trust)
         except UserError as error:
             if must:
                 raise
@@ -38,11 +38,11 @@ def add_policy(page: Page, run: Path, *, must: bool, trust_env: bool) -> None:
             said.add(str(error))
 
 
-def add_video(page: Page, run: Path, trust_env: bool) -> None:
+def add_video(page: Page, run: Path, trust: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, most = Path(folder) / "policy.mp4", MOST_FRAMES
         while True:
-            played = play_run(run, video=path, trust_env=trust_env, most_frames=most)
+            played = play_run(run, video=path, trust=trust, most_frames=most)
             data = path.read_bytes()
             if len(data) <= MOST_BYTES or most < 20:
                 break
@@ -57,12 +57,12 @@ def add_video(page: Page, run: Path, trust_env: bool) -> None:
     page.picture("one episode", "video/mp4", data, caption)
 
 
-def add_predictions(page: Page, run: Path, trust_env: bool) -> None:
+def add_predictions(page: Page, run: Path, trust: bool) -> None:
     """What happens, beside what the policy's world model, if it has one, expects from the actions alone."""
     _, agent, _ = load_agent(run, "last")
     if not isinstance(agent, DreamerPolicy):
         return
-    imagined = imagine_open_loop(run, steps=AHEAD, context=CONTEXT, trust_env=trust_env)
+    imagined = imagine_open_loop(run, steps=AHEAD, context=CONTEXT, trust=trust)
     page.heading("What the world model expects")
     page.text(
         f"The model sees the first {CONTEXT} observations of an episode, and after that only the actions taken."

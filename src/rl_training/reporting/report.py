@@ -35,6 +35,7 @@ def write_report(
     out: Path | None = None,
     *,
     video: bool | None = None,
+    trust: bool = False,
     trust_env: bool = False,
     warn: Warn = lambda text: None,
 ) -> Path:
@@ -54,7 +55,7 @@ def write_report(
     page.heading("Learning curves")
     page.add_charts(learning_curves(record), wide=True)
     if video is not False:
-        add_policy(page, record.path, must=video is True, trust_env=trust_env)
+        add_policy(page, record.path, must=video is True, trust=trust or trust_env)
     add_knobs(page, record)
     charts = learning(record)
     if charts:

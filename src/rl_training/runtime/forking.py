@@ -21,13 +21,13 @@ from rl_training.runtime.workflows import (
     check_manifest,
     make_trainer,
     refuse_changed_config,
-    refuse_untrusted,
     run_engine,
     threads_of,
 )
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.restoring import taking_over
 from rl_training.state.run_directory import RunDirectory
+from rl_training.trust import refuse_untrusted
 
 
 def fork(
@@ -36,6 +36,7 @@ def fork(
     *,
     run_dir: str | Path | None = None,
     display: Display | None = None,
+    trust: bool = False,
     trust_env: bool = False,
     accept_damaged_log: bool = False,
 ) -> Result:
@@ -53,8 +54,8 @@ def fork(
         refuse_changed_config(old, tree["policy"])
         step = int(tree["progress"]["steps"])
     config = load_config(parent.config_path, overrides)
-    refuse_untrusted(config.env_id, trust_env)
     changes = _changes(old, config)
+    refuse_untrusted(config, trust or trust_env, own=changes)
     _refuse_what_cannot_change(config, changes, step, path)
     with taking_over(path):
         damage = check_log(parent, tree, display, accept=accept_damaged_log)

@@ -19,9 +19,10 @@ from rl_training.envs.making import make_env
 from rl_training.errors import UserError, add_extra, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.evaluation import play
-from rl_training.runtime.workflows import Which, load_agent, made_for, of_task, refuse_untrusted
+from rl_training.runtime.workflows import Which, load_agent, made_for, of_task
 from rl_training.state.files import WRITING
 from rl_training.state.seeding import fold
+from rl_training.trust import refuse_untrusted
 
 # Suffix of a file -> how ffmpeg shall write it.
 FORMATS = {
@@ -47,6 +48,7 @@ def play_run(
     seed: int | None = None,
     sample: bool = False,
     checkpoint: Which = "last",
+    trust: bool = False,
     trust_env: bool = False,
     task: str | None = None,
     most_frames: int | None = None,
@@ -59,7 +61,7 @@ def play_run(
     if video is not None:
         refuse_video(Path(video))
     config, agent, saved = of_task(*load_agent(path, checkpoint), task)
-    refuse_untrusted(config.env_id, trust_env)
+    refuse_untrusted(config, trust or trust_env)
     seed = fold(config.seed if seed is None else seed, "evaluate")
     mode, rate = _how_to_draw(config, writes=video is not None)
     if mode is not None:

@@ -98,7 +98,7 @@ def train_seeds(
     runs = [SeedRun(seed, path / f"s{seed}") for seed in seeds]
     experiment = Experiment(path, config, runs)
     for run in runs:
-        _look(run, config)
+        _look(run, seeded(config, run.seed))
     display.start(experiment)
     try:
         with stop_signals() as stop:
@@ -163,25 +163,32 @@ def _begin(path: Path, identity: Mapping[str, Any]) -> Path:
     return path
 
 
+def seeded(config: Config, seed: int) -> Config:
+    """The config of one seed."""
+    return load_config(config.model_dump(mode="json") | {"seed": seed})
+
+
 def _look(run: SeedRun, config: Config) -> None:
-    """Find out how far a seed is: done when a good checkpoint holds its last step."""
+    """Find out how far a seed is: done when a good checkpoint holds its last step. All of it must be of this config."""
     run.steps = 0
     if not (run.path / "config.yaml").is_file():
         return
-    found = checkpoints.newest_good_checkpoint(
-        RunDirectory.open(run.path).checkpoints, only="progress", warn=lambda text: None
-    )
+    opened = RunDirectory.open(run.path)
+    workflows.refuse_other_config(opened.config_path, load_config(opened.config_path), config)
+    found = checkpoints.newest_good_checkpoint(opened.checkpoints, only="progress", warn=lambda text: None)
     if found is not None:
         progress = found[1]["progress"]
         run.steps, run.metrics = int(progress["steps"]), dict(progress["latest"])
-    if run.steps >= config.total_timesteps:
+    if found is not None and run.steps >= config.total_timesteps:
+        saved = checkpoints.load_checkpoint(found[0], only="policy")["policy"]
+        workflows.refuse_other_config(found[0], workflows.saved_config(saved), config)
         run.status = "done"
 
 
 def go_on(config: Config, path: Path, display: Any) -> workflows.Result:
-    """Begin the run at `path`, or resume it. Its environment is the one the user's own config names."""
+    """Begin the run at `path`, or resume it, if it has this very config: the user's own, with its seed."""
     if (path / "config.yaml").is_file():
-        return workflows.resume(path, display=display, trust_env=True)
+        return workflows.resume(path, display=display, expected=config)
     return workflows.train(config, run_dir=path, display=display)
 
 

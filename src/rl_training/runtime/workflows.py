@@ -30,6 +30,7 @@ from rl_training.state.restoring import no_larger_than, taking_over
 from rl_training.state.run_directory import RunDirectory, versions
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
+from rl_training.trust import refuse_untrusted
 
 Which = Literal["last", "best"]
 ACCEPTED_DAMAGE = "accepted_damage"  # in the manifest: damage in metrics.jsonl that a user went on with
@@ -89,20 +90,27 @@ def resume(
     run_dir: str | Path,
     *,
     display: Display | None = None,
+    trust: bool = False,
     trust_env: bool = False,
+    expected: Config | None = None,
     accept_damaged_log: bool = False,
 ) -> Result:
     """Go on with a run from its newest good checkpoint, exactly as if it had never stopped.
 
     A run that ended is left as it is; one that was killed before its first checkpoint starts from step 0. Damage in
     metrics.jsonl is refused; with `accept_damaged_log` the run goes on and its manifest says so.
+    `trust` allows its config to reach code and other machines (`trust_env` is the older name). With `expected`, a
+    config that the caller vouches for, the run must have that very config.
     """
     display = display or QuietDisplay()
     run = RunDirectory.open(run_dir)
     with run.lock():
         threads = check_manifest(run.read_manifest(), display)
         config = load_config(run.config_path)
-        refuse_untrusted(config.env_id, trust_env)
+        if expected is None:
+            refuse_untrusted(config, trust or trust_env)
+        else:
+            refuse_other_config(run.config_path, config, expected)
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
         if found is not None:
             with taking_over(found[0]):
@@ -134,6 +142,7 @@ def evaluate_checkpoint(
     seed: int | None = None,
     sample: bool = False,
     checkpoint: Which = "last",
+    trust: bool = False,
     trust_env: bool = False,
     task: str | None = None,
 ) -> dict[str, float]:
@@ -145,7 +154,7 @@ def evaluate_checkpoint(
     config, agent, saved = load_agent(path, checkpoint)
     if task is not None:
         config, agent, saved = of_task(config, agent, saved, task)
-    refuse_untrusted(config.env_id, trust_env)
+    refuse_untrusted(config, trust or trust_env)
     return evaluate(
         agent,
         config,
@@ -169,6 +178,7 @@ def record_demonstrations(
     seed: int | None = None,
     sample: bool = False,
     checkpoint: Which = "last",
+    trust: bool = False,
     trust_env: bool = False,
     task: str | None = None,
 ) -> Demonstrations:
@@ -178,7 +188,7 @@ def record_demonstrations(
     """
     minari_datasets.refuse_taken(str(out))
     config, agent, saved = of_task(*load_agent(path, checkpoint), task)
-    refuse_untrusted(config.env_id, trust_env)
+    refuse_untrusted(config, trust or trust_env)
     seed = config.seed if seed is None else seed
     how: dict[str, Any] = {"episodes": episodes, "seed": fold(seed, "record"), "sample": sample}
     played = record(agent, config, **how, made_for=made_for(saved))
@@ -255,16 +265,6 @@ def _spaces(space: Any) -> Any:
     return {key: _spaces(part) for key, part in space.spaces.items()} if hasattr(space, "spaces") else space
 
 
-def refuse_untrusted(env_id: str, trust_env: bool) -> None:
-    """`module:EnvId` read from a run imports that module, which is the user's decision and not the file's."""
-    foreign = [name for name in env_id.split("+") if ":" in name]
-    if foreign and not trust_env:
-        raise ConfigError(
-            f"this run's environment {foreign[0]!r} imports the module {foreign[0].split(':')[0]!r}; "
-            "add --trust-env (trust_env=True) if you trust it"
-        )
-
-
 def check_manifest(manifest: Mapping[str, Any], display: Display) -> int:
     """The number of threads the run was made with; a warning where versions differ, since results then may too."""
     threads = manifest.get("threads")
@@ -319,7 +319,7 @@ def check_log(
 
 def refuse_changed_config(config: Config, saved: Mapping[str, Any]) -> None:
     """A run goes on with the config it was saved with; its config.yaml is a record, not a place to change knobs."""
-    made = _saved_config(saved)
+    made = saved_config(saved)
     changed = [
         name for name in type(config).model_fields if getattr(config, name) != getattr(made, name, None)
     ]
@@ -329,7 +329,18 @@ def refuse_changed_config(config: Config, saved: Mapping[str, Any]) -> None:
         )
 
 
-def _saved_config(saved: Mapping[str, Any]) -> Config:
+def refuse_other_config(path: Path, config: Config, expected: Config) -> None:
+    """A run inside an experiment or a study has the config computed for it: from another one nothing is made."""
+    found, wanted = config.model_dump(mode="json"), expected.model_dump(mode="json")
+    changed = [name for name in wanted | found if found.get(name) != wanted.get(name)]
+    if changed:
+        raise RunError(
+            f"{path}: {', '.join(changed)} not as computed for this run; restore the file, or remove {path.parent}"
+        )
+
+
+def saved_config(saved: Mapping[str, Any]) -> Config:
+    """The config that a checkpoint's policy was saved with."""
     config = saved["config"]
     if "extends" in config:
         raise CheckpointError("damaged: a saved config extends nothing")
@@ -351,7 +362,7 @@ def load_agent(
     """The config and the agent of a checkpoint, and all that was saved of its policy."""
     saved = _read_policy(path, checkpoint)
     with taking_over(path):
-        config = _saved_config(saved)
+        config = saved_config(saved)
         if device is None and config.device != "cpu" and not torch.cuda.is_available():
             device = "cpu"  # a policy may act where it was not trained
         config = config.model_copy(update={} if device is None else {"device": device})

@@ -24,13 +24,14 @@ from typing import Any, NamedTuple
 
 from rl_training.config import Config, dump_config, load_config
 from rl_training.config_text import read_text, to_yaml
-from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, one_line
+from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.display import Display, QuietDisplay, number
-from rl_training.runtime.workflows import refuse_untrusted, resume, train
+from rl_training.runtime.workflows import resume, train
 from rl_training.state import files
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold
+from rl_training.trust import refuse_untrusted
 from rl_training.tuning.space import Space, read_space
 
 RETURN = "eval/mean_return"
@@ -79,7 +80,12 @@ def is_study(path: str | Path) -> bool:
 
 
 def run_study(
-    folder: str | Path, *, trials: int | None = None, display: Display | None = None, trust_env: bool = False
+    folder: str | Path,
+    *,
+    trials: int | None = None,
+    display: Display | None = None,
+    trust: bool = False,
+    trust_env: bool = False,
 ) -> Tuned:
     """Go on with a study until it has so many trials (those it was begun with, unless given); then sum it up."""
     require_extra("tune", "tune")
@@ -90,8 +96,9 @@ def run_study(
             settings = settings._replace(trials=trials)
             _write_settings(folder, settings)
         base = load_config(folder / "base.yaml")
-        refuse_untrusted(base.env_id, trust_env)
-        study = Study(folder, base, read_space(folder / "space.yaml", base), settings, display)
+        trust = trust or trust_env
+        refuse_untrusted(base, trust)
+        study = Study(folder, base, read_space(folder / "space.yaml", base), settings, display, trust)
         display.message(f"search in {folder}")
         with _quiet():
             interrupted = study.search()
@@ -102,7 +109,7 @@ class Study:
     """The search itself."""
 
     def __init__(
-        self, folder: Path, base: Config, space: Space, settings: Settings, display: Display
+        self, folder: Path, base: Config, space: Space, settings: Settings, display: Display, trust: bool
     ) -> None:
         import optuna
 
@@ -114,6 +121,7 @@ class Study:
             display,
         )
         self.said: set[str] = set()  # what trials have warned of
+        self.trust = trust
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=settings.startup)
         self.optuna = optuna
@@ -155,10 +163,10 @@ class Study:
         path = self.folder / "trials" / f"{trial.number:04d}"
         trial.set_user_attr("values", dict(values))
         try:
-            config = self.space.config(self.base, values)
+            config = self.config(values)
             watch = Watch(trial, config.total_timesteps, self.said)
             if (path / "config.yaml").exists():
-                result = resume(path, display=watch, trust_env=True)  # its environment is that of the base
+                result = resume(path, display=watch, expected=config)
             else:
                 shutil.rmtree(path, ignore_errors=True)  # what a kill left of its start
                 result = train(config, run_dir=path, display=watch)
@@ -167,6 +175,8 @@ class Study:
         except NonFiniteError as error:  # a value to keep away from, and no reason to stop
             trial.set_user_attr("why", one_line(error))
             self.study.tell(trial, state=states.PRUNED)
+        except UntrustedError:  # a question to the user, and no fault of the trial's
+            raise
         except ConfigError as error:
             trial.set_user_attr("why", one_line(error))
             self.study.tell(trial, state=states.FAIL)
@@ -176,6 +186,12 @@ class Study:
             self.study.tell(trial, result.metrics[RETURN])
         return None
 
+    def config(self, values: Mapping[str, Any]) -> Config:
+        """The config of a trial: a space comes from the directory too, and may reach what its base does not."""
+        config = self.space.config(self.base, values)
+        refuse_untrusted(config, self.trust)
+        return config
+
     def summed_up(self, interrupted: int | None) -> Tuned:
         trials = [self._trial(trial.number) for trial in self.study.trials]
         complete = [trial for trial in trials if trial["state"] == "complete"]
@@ -183,7 +199,7 @@ class Study:
         importance: dict[str, float] = {}
         if interrupted is None and best is not None:
             text = _about(best, len(trials), self.base)
-            found = load_config(self.folder / "trials" / f"{best['number']:04d}" / "config.yaml")
+            found = self.config(best["values"])
             files.replace_file(self.folder / "best.yaml", (text + dump_config(found)).encode())
             importance = self.importance()
             if importance:

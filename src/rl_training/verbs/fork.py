@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.verbs.options import AcceptDamagedLog, Json, Overrides, Quiet, TrustEnv, report_run, showing
+from rl_training.verbs.options import AcceptDamagedLog, Json, Overrides, Quiet, Trust, report_run, showing
 
 Source = Annotated[
     Path,
@@ -24,7 +24,7 @@ def fork(
             help="Where to write the fork; must be new or empty. [default: runs/ALGO-ENV-sSEED-fork]"
         ),
     ] = None,
-    trust_env: TrustEnv = False,
+    trust: Trust = False,
     accept_damaged_log: AcceptDamagedLog = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -42,7 +42,7 @@ def fork(
             overrides or (),
             run_dir=run_dir,
             display=display,
-            trust_env=trust_env,
+            trust=trust,
             accept_damaged_log=accept_damaged_log,
         )
     report_run(result, json_)

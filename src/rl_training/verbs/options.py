@@ -22,9 +22,9 @@ Overrides = Annotated[
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the result.")]
-TrustEnv = Annotated[
+Trust = Annotated[
     bool,
-    typer.Option("--trust-env", help="Import the module of a module:EnvId environment that the run names."),
+    typer.Option("--trust", help="Let the run's config import modules and connect to other machines."),
 ]
 
 AcceptDamagedLog = Annotated[

@@ -12,7 +12,7 @@ from rl_training.verbs.options import (
     PolicyPath,
     Sample,
     TaskName,
-    TrustEnv,
+    Trust,
     Which,
     print_json,
 )
@@ -27,7 +27,7 @@ def play(
     seed: PlaySeed = None,
     checkpoint: Checkpoint = Which.last,
     sample: Sample = False,
-    trust_env: TrustEnv = False,
+    trust: Trust = False,
     task: TaskName = None,
     json_: Json = False,
 ) -> None:
@@ -46,7 +46,7 @@ def play(
         seed=seed,
         sample=sample,
         checkpoint=checkpoint.value,
-        trust_env=trust_env,
+        trust=trust,
         task=task,
     )
     if json_:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.verbs.options import Json, RunDir, TrustEnv, print_json, print_warning
+from rl_training.verbs.options import Json, RunDir, Trust, print_json, print_warning
 
 
 def report(
@@ -21,7 +21,7 @@ def report(
             help="Insist on a video of the policy, or leave it out. [default: where one can be made]",
         ),
     ] = None,
-    trust_env: TrustEnv = False,
+    trust: Trust = False,
     json_: Json = False,
 ) -> None:
     """Write a page about a run: curves, knobs, losses, time, config, video.
@@ -33,7 +33,7 @@ def report(
     """
     from rl_training.reporting.report import write_report
 
-    path = write_report(run_dir, out, video=video, trust_env=trust_env, warn=print_warning)
+    path = write_report(run_dir, out, video=video, trust=trust, warn=print_warning)
     if json_:
         print_json({"report": str(path)})
     else:

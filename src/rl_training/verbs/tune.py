@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.verbs.options import Json, Overrides, Quiet, TrustEnv, print_json, showing, signal_name
+from rl_training.verbs.options import Json, Overrides, Quiet, Trust, print_json, showing, signal_name
 
 Source = Annotated[
     str,
@@ -37,7 +37,7 @@ def tune(
         bool,
         typer.Option("--no-pruning", help="Train all trials to their end, also where evaluations are low."),
     ] = False,
-    trust_env: TrustEnv = False,
+    trust: Trust = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -61,9 +61,9 @@ def tune(
 
         settings = study.Settings(trials, startup, not no_pruning)
         folder = study.begin_study(load_config(config, overrides or ()), space, settings, run_dir)
-        trust_env = True  # the user wrote the config
+        trust = True  # the user wrote the config
     with showing(quiet) as display:
-        done = study.run_study(folder, trials=trials, display=display, trust_env=trust_env)
+        done = study.run_study(folder, trials=trials, display=display, trust=trust)
     best, written = done.best, folder / "best.yaml"
     if json_:
         print_json(done._asdict() | {"folder": str(folder)})

@@ -1,0 +1,89 @@
+"""What in a config reaches code or other machines, and the refusal of it in a config that is not the user's own.
+
+The config of a run directory, of a checkpoint or of a study may have been written by someone else. Whoever makes an
+environment or a fleet from such a config calls `refuse_untrusted` first; `--trust` (in Python `trust=True`) is the
+user's answer. A config that the user names to `train` is the user's own, and is not asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rl_training.errors import UntrustedError
+
+Deeds = Iterator[tuple[str, str]]  # (the part of a value that is foreign, what it does)
+
+
+class Foreign(NamedTuple):
+    """One entry of a config that reaches beyond this package: its key, its value, and what that does."""
+
+    key: str
+    value: str
+    deed: str
+
+
+def _environments(names: Any) -> Deeds:
+    """`module:EnvId` imports the module; several ids may be joined by `+`."""
+    for name in (part for text in _texts(names) for part in text.split("+")):
+        if ":" in name:
+            yield name, f"imports the module {name.partition(':')[0]!r}"
+
+
+def _arguments(values: Any) -> Deeds:
+    """Some environments make another one from what they are given, and import its module; others open addresses."""
+    for text in _texts(values):
+        if ":" in text:
+            yield text, "is handed to the environment, which may import a module or call a machine by it"
+
+
+def _cluster(address: Any) -> Deeds:
+    """A Ray driver unpickles what its cluster sends, so a cluster can run any code here."""
+    for text in _texts(address):
+        yield text, "connects to a Ray cluster, which can run code on this machine"
+
+
+# Key of a config -> what in its value is foreign, and what that does. A key that reaches code, a file that is run, or
+# another machine belongs here.
+#
+# Not here, because the config names neither code nor a host: the trackers (`wandb`, `mlflow`, `tensorboard`), whose
+# hosts and accounts come from the user's own login and variables; `demonstrations`, a file or local dataset that is
+# read without running anything; `ray_resources`, which only chooses among the nodes of a cluster; `algo`, a name of
+# our own registry.
+REACHES: Mapping[str, Callable[[Any], Deeds]] = {
+    "env_id": _environments,
+    "env_ids": _environments,
+    "env_kwargs": _arguments,
+    "task_kwargs": _arguments,
+    "ray_address": _cluster,
+}
+
+
+def foreign(config: Any) -> list[Foreign]:
+    """All that a config reaches beyond this package."""
+    return [
+        Foreign(key, value, deed)
+        for key, find in REACHES.items()
+        for value, deed in find(getattr(config, key, None))
+    ]
+
+
+def refuse_untrusted(config: Any, trust: bool, own: Collection[str] = ()) -> None:
+    """Raise for the first foreign entry of a config, unless the user trusts it; `own` are keys that the user gave."""
+    for key, value, deed in [] if trust else foreign(config):
+        if key not in own:
+            raise UntrustedError(
+                f"this run's {key} {value!r} {deed}; add --trust (trust=True) if you trust it"
+            )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)

@@ -1,0 +1,242 @@
+"""A config from elsewhere reaches no code and no other machine unless the user says so."""
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from runs import RUNS, TINY, small_config
+from test_cli import cli, refused, write
+
+from rl_training import evaluate_checkpoint, load_config, resume, train
+from rl_training.config import dump_config
+from rl_training.errors import ConfigError, RunError, UntrustedError, UserError
+from rl_training.registry import shipped_configs
+from rl_training.reporting.imagination import imagine_open_loop
+from rl_training.reporting.report import write_report
+from rl_training.runtime import seeds
+from rl_training.runtime.display import QuietDisplay
+from rl_training.runtime.forking import fork
+from rl_training.runtime.playing import play_run
+from rl_training.runtime.workflows import record_demonstrations, refuse_other_config
+from rl_training.state import checkpoints
+from rl_training.trust import foreign, refuse_untrusted
+
+BASE = dict(TINY, algo="ppo", total_timesteps=256)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with a module in it that says when it is imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write("open('imported', 'w').close()\n", "planted.py")
+    yield tmp_path
+    assert not Path("imported").exists() and "planted" not in sys.modules
+
+
+def forge(run, **changes):
+    """Let the config of a run and that of its newest checkpoint say something else."""
+    config = load_config(load_config(run / "config.yaml").model_dump(mode="json") | changes)
+    (run / "config.yaml").write_text(dump_config(config))
+    forge_checkpoint(run, **changes)
+    return run
+
+
+def forge_checkpoint(run, **changes):
+    tree = checkpoints.load_checkpoint(max((run / "checkpoints").glob("step-*")))
+    tree["policy"]["config"] |= changes
+    checkpoints.save_checkpoint(run / "checkpoints", tree["progress"]["steps"], tree, 2)
+
+
+MODULE = "planted:CartPole-v1"
+FOREIGN = {
+    "env_id": (dict(algo="ppo", env_id=MODULE), "imports the module 'planted'"),
+    "env_ids": (
+        dict(algo="scalezero", env_ids=["CartPole-v1", MODULE]),
+        "imports the module 'planted'",
+    ),
+    "env_kwargs": (dict(algo="ppo", env_id="A-v0", env_kwargs={"of": [{"id": MODULE}]}), "may import"),
+    "task_kwargs": (
+        dict(algo="scalezero", env_id="A-v0+B-v0", task_kwargs={"B-v0": {"id": MODULE}}),
+        "may import",
+    ),
+    "ray_address": (
+        dict(algo="impala", env_id="CartPole-v1", fleet="ray", ray_address="10.0.0.1:6379"),
+        "connects to a Ray cluster",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+def test_one_function_says_what_is_foreign_and_names_the_key(key):
+    settings, deed = FOREIGN[key]
+    config = load_config(settings)
+    assert key in {entry.key for entry in foreign(config)}
+    with pytest.raises(UntrustedError, match=rf"env_id|{key}") as error:
+        refuse_untrusted(config, False)
+    assert deed in str(error.value) and "add --trust (trust=True)" in str(error.value)
+    refuse_untrusted(config, True)
+    refuse_untrusted(config, False, own=[entry.key for entry in foreign(config)])
+
+
+def test_one_module_among_several_tasks_is_found():
+    config = load_config(FOREIGN["env_ids"][0])
+    assert config.env_id == f"CartPole-v1+{MODULE}"
+    assert {(entry.key, entry.value) for entry in foreign(config)} == {
+        ("env_id", MODULE),
+        ("env_ids", MODULE),
+    }
+    assert not foreign(config.of_task("CartPole-v1"))
+
+
+def test_nothing_in_the_shipped_configs_is_foreign():
+    for name in shipped_configs():
+        assert foreign(load_config(name)) == [], name
+
+
+@pytest.fixture
+def listener():
+    """An address at which somebody listens; nobody may have called when a test ends."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_no_verb_calls_the_cluster_that_a_run_names(listener, trained_run):
+    run = shutil.copytree(trained_run("impala-cartpole"), Path("run"))
+    forge(run, fleet="ray", ray_address=listener)
+    for verb, *options in (
+        ["resume"],
+        ["evaluate"],
+        ["record", "--episodes", "1", "--out", "played.npz"],
+        ["play", "--video", "played.mp4"],
+        ["fork", "total_timesteps=9000", "--run-dir", "fork"],
+        ["report", "--video"],
+    ):
+        refused(
+            cli(verb, run, *options), f"ray_address '{listener}' connects to a Ray cluster", "add --trust"
+        )
+    assert not any(map(Path.exists, map(Path, ("played.npz", "played.mp4", "fork"))))
+
+
+def test_both_names_of_trust_are_understood_everywhere(trained_run, monkeypatch):
+    """Each call gets past the question, to the module that is not there."""
+    Path("planted.py").unlink()
+    run = forge(shutil.copytree(trained_run("ppo-cartpole"), Path("run")), env_id=MODULE)
+    calls = {
+        resume: {},
+        evaluate_checkpoint: {},
+        record_demonstrations: dict(out="played.npz", episodes=1),
+        play_run: dict(video="played.mp4"),
+        fork: dict(overrides=["total_timesteps=9000"], run_dir="fork"),
+        write_report: dict(video=True),
+    }
+    for call, settings in calls.items():
+        with pytest.raises(UntrustedError):
+            call(run, **settings)
+        for name in ("trust", "trust_env"):
+            with pytest.raises(UserError, match="No module named 'planted'"):
+                call(run, **settings, **{name: True})
+    for option in ("--trust", "--trust-env"):
+        refused(cli("resume", run, option), "No module named 'planted'")
+    assert "--trust-env" not in cli("resume", "--help").stdout
+    with pytest.raises(ConfigError, match="no world model"):
+        imagine_open_loop(run, trust_env=True)
+
+
+def test_what_the_user_says_in_a_fork_is_the_users_own(listener, trained_run):
+    """The address is nobody's cluster, and the checkpoint is refused before it would be called: nothing is foreign."""
+    run = shutil.copytree(trained_run("impala-cartpole"), Path("run"))
+    with pytest.raises(ConfigError, match="is at the end of its run"):
+        fork(run, ["fleet=ray", f"ray_address={listener}"], run_dir="fork")
+
+
+@pytest.fixture
+def experiment():
+    """The experiment of a config, with one seed that is done."""
+    config = load_config(BASE)
+    path = seeds.open_experiment(config, Path("experiment"))
+    seeds.go_on(seeds.seeded(config, 1), path / "s1", QuietDisplay())
+    write(dump_config(config))
+    return path
+
+
+def again():
+    return cli("train", "config.yaml", "--seeds", "1-2", "--run-dir", "experiment")
+
+
+def test_a_seed_with_another_config_is_refused_and_nothing_imported(experiment):
+    forge(experiment / "s1", env_id=MODULE, gamma=0.5)
+    refused(again(), "s1/config.yaml: env_id, gamma not as computed for this run")
+    with pytest.raises(RunError, match="env_id, gamma not as computed"):
+        seeds.go_on(seeds.seeded(load_config(BASE), 1), experiment / "s1", QuietDisplay())
+    shutil.rmtree(experiment / "s1" / "checkpoints")  # before its first checkpoint nothing else would notice
+    refused(again(), "s1/config.yaml: env_id, gamma not as computed for this run")
+    assert not (experiment / "s2").exists()
+
+
+def test_a_seed_whose_checkpoint_has_another_config_is_refused(experiment):
+    forge_checkpoint(experiment / "s1", env_id=MODULE)
+    refused(again(), "s1/checkpoints/step-", "env_id not as computed for this run")
+    with pytest.raises(ConfigError, match="env_id changed since the run was saved"):
+        seeds.go_on(seeds.seeded(load_config(BASE), 1), experiment / "s1", QuietDisplay())
+
+
+@pytest.fixture
+def search(trained_run):
+    """A search of one trial, which was killed when its run had just begun."""
+    pytest.importorskip("optuna")
+    from rl_training.tuning.study import Settings, begin_study
+
+    write("learning_rate: {low: 1e-4, high: 1e-2}\n", "space.yaml")
+    return begin_study(load_config(BASE), "space.yaml", Settings(1), "search")
+
+
+def test_a_trial_with_another_config_is_refused_and_nothing_imported(search):
+    trial = search / "trials" / "0000"
+    train(load_config(BASE | {"total_timesteps": 128}), run_dir=trial)
+    shutil.rmtree(trial / "checkpoints")
+    text = (trial / "config.yaml").read_text().replace("env_id: CartPole-v1", f'env_id: "{MODULE}"')
+    (trial / "config.yaml").write_text(text)
+    for options in ([], ["--trust"]):
+        done = cli("tune", search, *options, "--quiet")
+        assert done.exit_code == 2 and done.stderr.count("\n") == 1, done.output
+        assert (
+            "trials/0000/config.yaml: env_id, total_timesteps, learning_rate not as computed" in done.stderr
+        )
+    shutil.rmtree(trial)
+    assert cli("tune", search, "--quiet").exit_code == 0  # the trial is still open, and trained now
+    best = load_config(search / "best.yaml")
+    assert best == load_config(trial / "config.yaml")
+
+
+@pytest.mark.parametrize("part", ["base.yaml", "space.yaml"])
+def test_a_search_from_elsewhere_passes_the_whole_question(part, search):
+    if part == "base.yaml":
+        (search / part).write_text(dump_config(load_config(BASE | {"env_kwargs": {"id": MODULE}})))
+    else:
+        (search / part).write_text(f'seed: [1, 2]\nenv_id: "{MODULE}"\n')
+    key = "env_kwargs" if part == "base.yaml" else "env_id"
+    done = cli("tune", search, "--quiet")
+    assert done.exit_code == 2 and f"this run's {key} '{MODULE}'" in done.stderr, done.output
+    assert not (search / "best.yaml").exists()
+    from rl_training.tuning.study import run_study
+
+    Path("planted.py").unlink()
+    for trials, name in enumerate(
+        ("trust", "trust_env"), start=1
+    ):  # asked no more: each trial fails by itself
+        found = run_study(search, trials=trials, **{name: True}).trials
+        assert len(found) == trials and "planted" in found[-1]["why"]
+
+
+def test_a_child_is_what_was_computed_for_it_whatever_the_algorithm():
+    """The config that is written for a seed is read back equal: no honest child is refused."""
+    for name in RUNS:
+        config = seeds.seeded(small_config(name), 7)
+        path = write(dump_config(config))
+        refuse_other_config(path, load_config(path), config)
