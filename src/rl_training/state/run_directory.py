@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from rl_training.errors import RunError
 from rl_training.state import files
 from rl_training.state.formats import FORMAT
+from rl_training.state.repository import git_state
 
 MAX_MANIFEST_BYTES = 16 * 2**20
 PACKAGES = ("rl-training", "torch", "numpy", "numba", "gymnasium", "ale-py", "mujoco")
@@ -207,22 +207,6 @@ def _numbered(root: Path, name: str) -> Path:
             continue
         files.sync_directory(root)
         return path
-
-
-def git_state() -> dict[str, Any] | None:
-    """The commit of the working directory and whether files differ from it; None outside a git repository."""
-
-    def git(*arguments: str) -> str:
-        # A repository may name programs in its config that git would start; this one it must not.
-        command = ["git", "-c", "core.fsmonitor=false", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-        return done.stdout.strip()
-
-    try:
-        commit = git("rev-parse", "--verify", "HEAD")
-        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None
 
 
 def versions() -> dict[str, str | None]:
