@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from rl_training.errors import ActorError, ConfigError, ExportError, NonFiniteError, StorageError, UserError
+from rl_training.terminal import escape_streams, printable
 from rl_training.verbs.compare import compare
 from rl_training.verbs.doctor import doctor
 from rl_training.verbs.export import export
@@ -54,7 +55,11 @@ class OneLineErrors(TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:
         options["standalone_mode"] = False
-        sys.exit(self._run(*args, **options))
+        before = escape_streams()
+        try:
+            sys.exit(self._run(*args, **options))
+        finally:
+            sys.stdout, sys.stderr = before
 
     def _run(self, *args: Any, **options: Any) -> int:
         try:
@@ -74,7 +79,7 @@ class OneLineErrors(TyperGroup):
 
 
 def fail(code: int, error: Exception | str) -> int:
-    print("error: " + " ".join(str(error).splitlines()), file=sys.stderr, flush=True)
+    print("error: " + " ".join(printable(str(error)).splitlines()), file=sys.stderr, flush=True)
     return code
 
 
@@ -337,7 +342,7 @@ for verb in (tune, fork, play, export, report, compare, doctor):
 def one_line_warning(message: Warning | str, *_: Any, **__: Any) -> str:
     """The text alone: no place in the source, no colours, no second `WARN` from Gymnasium."""
     text = re.sub(r"\x1b\[[0-9;]*m|WARN: ", "", str(message))
-    return f"warning: {' '.join(text.split())}\n"
+    return f"warning: {printable(' '.join(text.split()))}\n"
 
 
 def main() -> None:
@@ -346,4 +351,5 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows '?', and the run goes on
+    escape_streams()  # for good: also the traceback of what nobody expected
     app(prog_name="rl-training")

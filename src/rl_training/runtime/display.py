@@ -14,6 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from rl_training.terminal import Escaped, printable, printable_line, unescaped
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -58,7 +60,7 @@ class QuietDisplay:
         pass
 
     def warning(self, text: str) -> None:
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        print(f"warning: {printable_line(text)}", file=sys.stderr, flush=True)
 
     def finish(self, metrics: Mapping[str, float]) -> None:
         pass
@@ -107,7 +109,7 @@ class PlainDisplay(QuietDisplay):
 
     def _print(self, text: str) -> None:
         try:
-            print(text, file=self.out or sys.stdout, flush=True)
+            print(printable_line(text), file=self.out or sys.stdout, flush=True)
         except BrokenPipeError:
             # Whoever was reading has gone (`| head`): the run goes on, and what it says goes nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -130,7 +132,7 @@ class LiveDisplay(QuietDisplay):
         from rich.console import Console
         from rich.live import Live
 
-        self.console = console or Console()
+        self.console = console or Console(file=unescaped(sys.stdout))
         # On a terminal a warning is printed above the panel; a redirected stderr gets it as it is.
         self.live = Live(console=self.console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
         self.headline = ""
@@ -147,13 +149,22 @@ class LiveDisplay(QuietDisplay):
         self.drawn_at = 0.0
 
     def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
-        self.headline = headline(config)
+        self.headline = printable_line(headline(config))
         self.run_dir, self.steps, self.total = run_dir, steps, max(total, 1)
         self.knob_names = knob_names(config)
         if steps >= total:
             self.message(finished(steps))
         self.live.start()
+        self._escape_what_others_print()
         self._draw()
+
+    def _escape_what_others_print(self) -> None:
+        """On a terminal it goes through the panel, which puts the streams back when it is taken down."""
+        from rich.file_proxy import FileProxy
+
+        for name in ("stdout", "stderr"):
+            if isinstance(getattr(sys, name), FileProxy):
+                setattr(sys, name, Escaped(getattr(sys, name)))
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
         self.steps = steps
@@ -172,7 +183,7 @@ class LiveDisplay(QuietDisplay):
             self._draw()
 
     def message(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False)
+        self.console.print(printable(text), markup=False, highlight=False)
 
     def finish(self, metrics: Mapping[str, float]) -> None:
         if self.live.is_started:
@@ -226,10 +237,10 @@ class LiveDisplay(QuietDisplay):
         if self.moving:
             knobs = "  ".join(f"{name}\u00a0{number(self.metrics[name])}" for name in self.moving)
             body.add_row("knobs", Text(knobs, style="yellow"))
-        body.add_row("run", Text(str(self.run_dir)))
+        body.add_row("run", Text(printable_line(self.run_dir)))
         # A fixed width: a panel that fits its content would breathe with every number.
         width = min(self.console.width, 100)
-        return Panel(body, title=self.headline, title_align="left", border_style="blue", width=width)
+        return Panel(body, title=Text(self.headline), title_align="left", border_style="blue", width=width)
 
 
 def headline(config: Any) -> str:

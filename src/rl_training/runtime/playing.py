@@ -22,6 +22,7 @@ from rl_training.runtime.evaluation import play
 from rl_training.runtime.workflows import Which, load_agent, made_for, of_task
 from rl_training.state.files import WRITING
 from rl_training.state.seeding import fold
+from rl_training.terminal import unescaped
 from rl_training.trust import refuse_untrusted
 
 # Suffix of a file -> how ffmpeg shall write it.
@@ -68,13 +69,18 @@ def play_run(
         config = config.model_copy(update={"env_kwargs": config.env_kwargs | {"render_mode": mode}})
     config = config.model_copy(update={"vectorization": "sync"})
     with _writing(video, rate, most_frames) as film, _one_line_if_it_cannot_be_drawn(config.env_id):
-        show = film.add if video is not None else print if mode == "ansi" else None
+        show = film.add if video is not None else _print_picture if mode == "ansi" else None
         camera = None if show is None else lambda lanes: Filmed(lanes, config, show)
         played: list[tuple[float, int]] = []
         with suppress(Enough):
             how: dict[str, Any] = {"episodes": episodes, "seed": seed, "sample": sample, "lanes": 1}
             played = play(agent, config, **how, through=camera, made_for=made_for(saved))
     return Played(played, film.count, rate)
+
+
+def _print_picture(picture: Any) -> None:
+    """What an environment draws as text may have colours of its own."""
+    print(picture, file=unescaped(sys.stdout))
 
 
 def refuse_video(path: Path) -> None:

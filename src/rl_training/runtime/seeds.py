@@ -26,6 +26,7 @@ from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.engine import stop_signals
 from rl_training.state import checkpoints, files
 from rl_training.state.run_directory import RunDirectory, directory_name
+from rl_training.terminal import escape_streams
 
 FORMAT = 1
 IDENTITY = "experiment.json"
@@ -209,6 +210,7 @@ def _train_one(settings: dict[str, Any], path: Path, pipe: connection.Connection
     """A seed in a process of its own; what it comes to is told through the pipe."""
     os.setpgid(0, 0)  # Ctrl-C goes to the parent alone, which passes it on once
     _end_with_the_parent()
+    escape_streams()
     try:
         result = go_on(load_config(settings), path, _Teller(pipe))
         pipe.send(("end", "stopped" if result.interrupted else "done", ""))

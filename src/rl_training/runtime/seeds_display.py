@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rl_training.runtime.display import number
+from rl_training.terminal import printable_line, unescaped
 
 if TYPE_CHECKING:
     from rl_training.runtime.seeds import Experiment, SeedRun
@@ -33,7 +34,7 @@ class QuietSeeds:
         pass
 
     def warning(self, text: str) -> None:
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        print(f"warning: {printable_line(text)}", file=sys.stderr, flush=True)
 
     def finish(self) -> None:
         pass
@@ -46,7 +47,7 @@ def headline(experiment: Experiment) -> str:
     text = f"{config.algo} on {config.env_id}, {len(runs)} seeds in {experiment.path}"
     if done or begun:
         text += f": {done} done before, {begun} go on"
-    return text
+    return printable_line(text)
 
 
 class PlainSeeds(QuietSeeds):
@@ -71,17 +72,19 @@ def line(run: SeedRun, total: int) -> str:
     for name, words in (("episode_return", "return"), ("eval/mean_return", "evaluation")):
         if name in run.metrics:
             parts.append(f"{words} {number(run.metrics[name])}")
-    return "  ".join([*parts, run.problem] if run.problem else parts)
+    return printable_line("  ".join([*parts, run.problem] if run.problem else parts))
 
 
 class LiveSeeds(QuietSeeds):
     """A row for each seed, redrawn in place."""
 
     def start(self, experiment: Experiment) -> None:
+        from rich.console import Console
         from rich.live import Live
 
         super().start(experiment)
-        self.live = Live(auto_refresh=False, redirect_stderr=sys.stderr.isatty())
+        console = Console(file=unescaped(sys.stdout))
+        self.live = Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
         self.title = headline(experiment)
         self.drawn_at = 0.0
         self.live.start()
@@ -94,14 +97,15 @@ class LiveSeeds(QuietSeeds):
     def draw(self) -> None:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         total = self.experiment.config.total_timesteps
         table = Table.grid(padding=(0, 2))
         for run in self.experiment.runs:
             bar = ProgressBar(total=total, completed=min(run.steps, total), width=20)
-            table.add_row(f"seed {run.seed}", bar, line(run, total))
+            table.add_row(f"seed {run.seed}", bar, Text(line(run, total)))
         outer = Table.grid()
-        outer.add_row(self.title)
+        outer.add_row(Text(self.title))
         outer.add_row(table)
         self.drawn_at = time.monotonic()
         self.live.update(outer, refresh=True)
