@@ -68,3 +68,25 @@ def test_the_build_hook_ships_the_configs_in_wheels_only(
     build_data: dict[str, Any] = {"force_include": {}}
     hatch_build.ShipConfigs().initialize(version, build_data)
     assert build_data["force_include"] == shipped
+
+
+# Package -> the first version without a published hole that concerns this package.
+FIRST_SAFE = {"torch": "2.13", "onnx": "1.21", "ray": "2.54", "mlflow-skinny": "3.10"}
+
+
+def test_no_version_with_a_published_hole_is_admitted() -> None:
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.10"
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    floors = {
+        asked.name: Version(next(part.version for part in asked.specifier if part.operator == ">="))
+        for asked in map(Requirement, [*project["dependencies"], *extras])
+        if asked.name in FIRST_SAFE
+    }
+    assert floors.keys() == FIRST_SAFE.keys()
+    assert all(floor >= Version(FIRST_SAFE[name]) for name, floor in floors.items()), floors
+    pinned = re.findall(r"^([\w-]+)==([\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert all(Version(version) >= floors[name] for name, version in pinned if name in floors)

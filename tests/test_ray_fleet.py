@@ -2,12 +2,14 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +19,8 @@ from test_fleet import SMALL, faulty, nothing, watched
 
 from rl_training import train
 from rl_training.errors import ActorError, ConfigError
+from rl_training.fleet.ray_fleet import own_cluster
+from rl_training.fleet.ray_watch import MARK, processes_of
 from rl_training.registry import trainer_class
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")
@@ -260,6 +264,95 @@ def test_an_embedded_cluster_has_what_actors_ask_for_or_says_why_it_did_not_star
         trainer.fleet._connect()
     assert asked["num_cpus"] == 3 and asked["resources"] == {"slot": 2}  # Ray knows whole numbers only
     trainer.close()
+
+
+def test_an_embedded_cluster_gets_a_fresh_token_and_leaves_no_trace_of_it(monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    seen = []
+    for mode in (None, None, "disabled"):
+        if mode is not None:
+            monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        with own_cluster() as watcher:
+            seen.append((os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN"), os.environ[MARK]))
+        watcher.stdin.close()
+        assert watcher.wait() == 0
+        assert "RAY_AUTH_TOKEN" not in os.environ and MARK not in os.environ
+    (first, one, a), (second, other, b), third = seen
+    assert first == second == "token" and one != other and len(one) == len(other) == 64 and a != b
+    assert third[:2] == ("disabled", None)  # the user has decided
+
+
+LEARNER = """
+import os, subprocess, sys
+from rl_training.fleet.ray_watch import MARK, start_watcher
+watcher = start_watcher("{mark}")
+def sleep(mark):
+    variables = os.environ | {{MARK: mark}}
+    return subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, env=variables, start_new_session=True)
+helper, other = sleep("{mark}"), sleep("not {mark}")
+print(watcher.pid, helper.pid, other.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_helpers_end_with_a_learner_that_is_killed_and_no_others():
+    mark = os.urandom(8).hex()
+    code = LEARNER.format(mark=mark)
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    learner = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes)
+    watcher, helper, other = map(int, learner.stdout.readline().split())
+    assert processes_of(mark) == [helper]
+    ends = os.pidfd_open(watcher)
+    os.killpg(learner.pid, signal.SIGKILL)
+    learner.communicate()
+    select.select([ends], [], [])  # the watcher's own end, which comes after that of all it watches over
+    assert processes_of(mark) == [] and processes_of(f"not {mark}") == [other]
+    os.kill(other, signal.SIGKILL)
+
+
+KILLED = """
+import sys
+from rl_training import load_config, train
+from rl_training.fleet import ray_fleet
+start, launch = ray_fleet.start_watcher, ray_fleet.RayFleet._launch
+def starting(mark):
+    watcher = start(mark)
+    print(mark, watcher.pid, flush=True)
+    return watcher
+def launching(fleet, index):
+    launch(fleet, index)
+    if index == 1:
+        fleet.ray.get(fleet.handles[index].ready.remote())
+        node = fleet.ray._private.worker._global_node
+        print(node.gcs_address, node.get_session_dir_path(), flush=True)
+        sys.stdin.read()
+ray_fleet.start_watcher, ray_fleet.RayFleet._launch = starting, launching
+train(load_config("impala/cartpole", ["fleet=ray"]), run_dir="run")
+"""
+
+
+@pytest.mark.faults
+def test_an_embedded_cluster_ends_with_its_learner_and_answers_nobody_else(tmp_path):
+    """Ray's own helpers, of which some outlived their learner by half a minute; and a caller without the token."""
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    learner = subprocess.Popen([sys.executable, "-c", KILLED], **pipes)
+    mark, watcher = learner.stdout.readline().split()
+    address, session = learner.stdout.readline().split()
+    wanted = {"gcs_server", "raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::RayActor"}
+    while wanted:  # agents are started beside the actors, and name themselves when they are up
+        found = processes_of(mark, session)
+        names = [Path(f"/proc/{process}/cmdline").read_bytes().decode() for process in found]
+        wanted -= {name for name in wanted if any(name in each for each in names)}
+    code = f"from ray._raylet import GcsClient; print(GcsClient({address!r}).internal_kv_keys(b'', None, timeout=20))"
+    called = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert called.returncode != 0 and called.stdout == "" and "authentication" in called.stderr.lower(), (
+        called
+    )
+    ends = os.pidfd_open(int(watcher))
+    learner.kill()
+    learner.communicate()
+    select.select([ends], [], [])
+    assert processes_of(mark, session) == []
 
 
 @pytest.mark.parametrize(

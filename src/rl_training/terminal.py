@@ -59,10 +59,7 @@ class Escaped:
 def escape_streams() -> tuple[Any, Any]:
     """Put `Escaped` around stdout and stderr where it is not yet; the streams as they were."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (
-        stream if isinstance(stream, Escaped) else Escaped(stream)  # type: ignore[assignment]
-        for stream in before
-    )
+    sys.stdout, sys.stderr = (stream if isinstance(stream, Escaped) else Escaped(stream) for stream in before)
     return before
 
 

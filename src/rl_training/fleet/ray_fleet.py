@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import socket
+import subprocess
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from rl_training.extras import require_extra
 from rl_training.fleet.actor import Actor, Request
 from rl_training.fleet.fleet import Fleet, Lost, Outcome, Ready
 from rl_training.fleet.local import outcome_of
+from rl_training.fleet.ray_watch import MARK, name_session, start_watcher
 
 LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less
 
@@ -59,7 +62,7 @@ class RayFleet(Fleet):
     def _connect(self) -> None:
         """Join the cluster that the config or this process is in, or start one that only this machine can reach."""
         self.connected = True
-        ours = not self.ray.is_initialized()
+        ours, watcher = not self.ray.is_initialized(), None
         if ours:
             settings: dict[str, Any] = dict(log_to_driver=False, logging_level="ERROR")
             if self.config.ray_address is None:
@@ -69,15 +72,21 @@ class RayFleet(Fleet):
                 settings["resources"] = {name: math.ceil(n * self.config.num_actors) for name, n in asked}
             else:
                 settings["address"] = self.config.ray_address
+            from ray.exceptions import RayError
+
+            embedded = self.config.ray_address is None
             try:
                 knock_at(self.config.ray_address)
-                self.ray.init(**settings)
-            except (OSError, RuntimeError, ValueError) as error:
+                with own_cluster() if embedded else as_the_user_says() as watcher:
+                    context = self.ray.init(**settings)
+                    if watcher is not None:
+                        name_session(watcher, context.address_info["session_dir"])
+            except (OSError, RuntimeError, ValueError, RayError) as error:  # the last: a wrong token, say
                 address, why = self.config.ray_address, one_line(error)
                 if address is None:
                     raise ConfigError(f"Ray could not be started on this machine ({why})") from error
                 raise ConfigError(f"ray_address {address!r}: no cluster answers there ({why})") from error
-        self.close = weakref.finalize(self, _close, self.ray, self.handles, ours)  # type: ignore[method-assign]
+        self.close = weakref.finalize(self, _close, self.ray, self.handles, ours, watcher)  # type: ignore[method-assign]
 
     def _launch(self, index: int) -> None:
         if not self.connected:
@@ -145,6 +154,54 @@ def import_ray(embedded: bool) -> Any:
     return ray
 
 
+@contextmanager
+def own_cluster() -> Iterator[subprocess.Popen[bytes]]:
+    """While a cluster of our own is started: its processes get a fresh token and a mark, which nobody else has.
+
+    Only who has the token can ask the cluster for anything; it is in the variables of its processes, which other users
+    cannot read. A user who has said how Ray shall authenticate is obeyed.
+    """
+    mark = secrets.token_hex(16)
+    variables = {MARK: mark}
+    if "RAY_AUTH_MODE" not in os.environ:
+        variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    watcher = start_watcher(mark)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        _read_authentication_anew()
+        yield watcher
+    except BaseException:
+        _end(watcher)
+        raise
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
+
+
+@contextmanager
+def as_the_user_says() -> Iterator[None]:
+    """While another cluster is joined: with the token that the user's variables or home name, if they do."""
+    _read_authentication_anew()
+    yield
+
+
+def _read_authentication_anew() -> None:
+    """Ray reads these variables once in a process; there may have been another cluster before."""
+    import ray._raylet
+
+    raylet: Any = ray._raylet
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _end(watcher: subprocess.Popen[bytes]) -> None:
+    assert watcher.stdin is not None
+    watcher.stdin.close()
+    watcher.wait()
+
+
 def knock_at(address: str | None) -> None:
     """Raise at once where nobody listens at HOST:PORT; Ray would try for a minute."""
     host, _, port = (address or "").rpartition(":")
@@ -158,11 +215,12 @@ def _arrays(columns: Any) -> list[np.ndarray]:
     return [columns]
 
 
-def _close(ray: Any, handles: dict[int, Any], ours: bool) -> None:
-    if not ray.is_initialized():
-        return
-    for handle in handles.values():
-        with suppress(Exception):
-            ray.kill(handle, no_restart=True)
-    if ours:
-        ray.shutdown()
+def _close(ray: Any, handles: dict[int, Any], ours: bool, watcher: subprocess.Popen[bytes] | None) -> None:
+    if ray.is_initialized():
+        for handle in handles.values():
+            with suppress(Exception):
+                ray.kill(handle, no_restart=True)
+        if ours:
+            ray.shutdown()
+    if watcher is not None:
+        _end(watcher)
