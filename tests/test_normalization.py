@@ -80,18 +80,18 @@ def test_constant_observations_stay_finite_however_long_they_last() -> None:
     assert found.flatten().tolist() == pytest.approx([0.0, 1 / 1.004988, -10.0], rel=1e-5)
 
 
-def test_parts_of_a_dict_have_statistics_of_their_own_and_whole_numbers_pass() -> None:
+def test_parts_of_a_dict_have_statistics_of_their_own_and_pictures_and_choices_pass() -> None:
     space = spaces.Dict(
         {
             "place": spaces.Box(-9, 9, (2,), np.float32),
-            "picture": spaces.Box(0, 255, (2, 2), np.uint8),
+            "picture": spaces.Box(0, 255, (2, 2, 3), np.uint8),
             "card": spaces.Discrete(5),
         }
     )
     normalizer = ObservationNormalizer(space)
     obs = {
         "place": np.array([[[1.0, 5.0]], [[3.0, 5.0]]], np.float32),
-        "picture": np.full((2, 1, 2, 2), 200, np.uint8),
+        "picture": np.full((2, 1, 2, 2, 3), 200, np.uint8),
         "card": np.array([[4], [1]]),
     }
     normalizer.update(obs)

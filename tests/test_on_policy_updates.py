@@ -28,6 +28,7 @@ from updates import (
     warmed,
 )
 
+from rl_training.data.random_rollout import STEPS
 from rl_training.runtime import gail_trainer
 
 TINY: dict[str, Any] = dict(
@@ -98,7 +99,9 @@ def test_ppo(target_kl: float, epochs: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert_metrics(metrics, **parts)
     if epochs:
         hand.assert_same(0.02)
-        assert trainer.agent.normalizer.moments.count == pytest.approx(72, abs=1)  # of this rollout too
+        assert trainer.agent.normalizer.moments.count == pytest.approx(
+            STEPS + 72, abs=1
+        )  # of this rollout too
     else:
         assert all(map(torch.equal, network.parameters(), trainer.agent.network.parameters()))
 

@@ -142,7 +142,13 @@ def test_threads_are_for_large_pictures() -> None:
 
 def test_a_run_says_first_which_encoder_sees_what(tmp_path: Path, capsys: Any) -> None:
     settings = dict(
-        algo="ppo", total_timesteps=32, num_envs=2, num_steps=8, eval_episodes=1, hidden_sizes=[8]
+        algo="ppo",
+        total_timesteps=32,
+        num_envs=2,
+        num_steps=8,
+        eval_episodes=1,
+        hidden_sizes=[8],
+        torch_threads=2,
     )
     train(
         {**settings, "env_id": "probe/Bright-v0", "env_kwargs": MINIGRID},

@@ -80,6 +80,8 @@ class Config(BaseModel):
     switched_by: ClassVar[
         Mapping[str, str]
     ] = {}  # knob -> the field that must be true for it to have an effect
+    # Defaults of fields that differ where the observation is a picture, unless the user writes them.
+    for_pictures: ClassVar[Mapping[str, Any]] = {}
     # The fields that the state of a run is laid out by, besides the shapes of its networks, which show by themselves;
     # those of all base classes count too. A fork keeps them.
     laid_out_by: ClassVar[tuple[str, ...]] = (

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.algorithms.masking import MASK
+from rl_training.networks.encoders import is_image
 from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
 
@@ -45,7 +47,7 @@ class RunningMoments(Stateful):
 
 
 class ObservationNormalizer(Stateful):
-    """(obs - mean) / std, clipped to ±10, for every float array of an observation; all else passes unchanged.
+    """(obs - mean) / std, clipped to ±10, for every array of numbers; bits, choices, masks and pictures of bytes pass.
 
     The statistics move only in `update`, which a trainer calls once an iteration, after the weights have
     moved: acting and learning see one rollout through the same statistics, and evaluation sees them frozen.
@@ -53,10 +55,24 @@ class ObservationNormalizer(Stateful):
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         parts = space.spaces if isinstance(space, spaces.Dict) else {}
-        self.parts = {key: ObservationNormalizer(part) for key, part in parts.items()}
-        self.moments = None
-        if isinstance(space, spaces.Box) and space.dtype.kind == "f":
-            self.moments = RunningMoments(space.shape)
+        self.parts = {
+            key: ObservationNormalizer(part if key != MASK else spaces.Discrete(1))
+            for key, part in parts.items()
+        }
+        self.moments: RunningMoments | None = None
+        if isinstance(space, spaces.Box) and space.dtype.kind in "fiu":
+            bytes_of_a_picture = is_image(space) and space.dtype == "uint8"
+            self.moments = None if bytes_of_a_picture else RunningMoments(space.shape)
+
+    @property
+    def does_something(self) -> bool:
+        """Whether any part of an observation is normalised."""
+        return self.moments is not None or any(part.does_something for part in self.parts.values())
+
+    def load_state_dict(self, state: Any) -> None:
+        if state.get("moments", self.moments) is None:  # whole numbers passed unchanged when this was saved
+            self.moments = None
+        super().load_state_dict(state)
 
     def __call__(self, obs: Any) -> Any:
         if self.parts:

@@ -16,6 +16,7 @@ from rl_training.errors import ConfigError
 
 PLAIN_OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+NO_BOUND = 1e10  # bounds this far from 0, infinite or not, say nothing about the scale of an action
 ACTIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -57,8 +58,10 @@ class ActionCodec:
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             self.start = np.asarray(space.start)
         if isinstance(space, spaces.Box):
-            bounded = np.isfinite(space.low) & np.isfinite(space.high)
-            # Dimensions without bounds keep their own units: nothing can be said about their scale.
+            # Dimensions without bounds keep their own units: nothing can be said about their scale. The largest
+            # number of a type is no bound that somebody meant.
+            ends = np.abs([space.low, space.high], dtype=np.float64)
+            bounded = (ends < NO_BOUND).all(0)
             low = np.where(bounded, space.low, -1.0).astype(np.float64)
             high = np.where(bounded, space.high, 1.0).astype(np.float64)
             self.bounded = bounded.reshape(-1)

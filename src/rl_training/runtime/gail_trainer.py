@@ -108,6 +108,9 @@ class GAILTrainer(PPOTrainer):
             ):
                 require_array(column, (rows, *part.shape[1:]), part.dtype, f"recent: {name}")
 
+    def seed_normalizer(self) -> None:
+        """Its statistics begin with the expert's observations, not with random play."""
+
     def read_expert(self) -> ExpertPairs:
         config = self.config
         if config.absorbing_states and compile_knobs(config)["gamma"].highest >= 1:

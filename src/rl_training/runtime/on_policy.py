@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +29,8 @@ class OnPolicyConfig(Config):
     """The fields of every algorithm that learns from rollouts of its own policy."""
 
     obeys_action_masks: ClassVar[bool] = True
+    # Nothing after the dense layer of the CNN, which takes most of the time and serves both heads (Mnih et al. 2016).
+    for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": (), "shared_trunk": True, "ent_coef": 0.01}
 
     num_envs: int = field(4, "Environments stepped side by side.", ge=1, le=65_536)
     num_steps: int = field(128, "Steps in each environment per rollout.", ge=1, le=1_000_000)

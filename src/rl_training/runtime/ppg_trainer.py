@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -28,6 +29,7 @@ class PPGConfig(MinibatchConfig):
     """Phasic Policy Gradient, for discrete and continuous actions."""
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("num_steps", "policy_iterations")
+    for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
 
     algo: Literal["ppg"] = field("ppg", "The algorithm.")
     num_steps: int = field(256, "Steps in each environment per rollout.", ge=1, le=1_000_000)

@@ -6,7 +6,6 @@ import copy
 import math
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from pydantic import model_validator
@@ -14,6 +13,7 @@ from torch import nn
 
 from rl_training.algorithms.sac import actor_loss, critic_loss, polyak, soft_target, temperature_loss
 from rl_training.config import Units, field, schedulable
+from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.networks.soft_actor_critic import TwinCritics
 from rl_training.runtime.controls import AUTO, Knobs, Now
@@ -92,7 +92,7 @@ class SACTrainer(OffPolicyTrainer):
         cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> SquashedPolicy:
         assert isinstance(action_space, spaces.Box)
-        if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+        if not ActionCodec(action_space).bounded.all():
             raise ConfigError(f"the action of {config.env_id} has no bounds; SAC acts between bounds")
         return SquashedPolicy(
             observation_space,

@@ -16,6 +16,7 @@ from rl_training.algorithms.muzero import mean_entropy, two_hot_loss
 from rl_training.algorithms.scalezero import is_solved, latent_loss, mean_where, stage_is_over
 from rl_training.config import Units, field, schedulable
 from rl_training.data.batch import Batch
+from rl_training.data.random_rollout import random_observations
 from rl_training.networks.scalezero import Rows, Window
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.grouped_adam import GroupedAdam
@@ -187,6 +188,11 @@ class ScaleZeroTrainer(Trainer):
         self.steps = 0  # of the run's budget, those that solved tasks leave out included
         self.updates_owed = 0.0
         self.stage = self.stage_updates = self.newly_solved = 0
+
+    def seed_normalizer(self) -> None:
+        for name, normalizer in zip(self.config.env_ids, self.agent.normalizers, strict=True):
+            if normalizer is not None and normalizer.does_something:
+                normalizer.update(random_observations(self.config.of_task(name)))
 
     @classmethod
     def make_agent(

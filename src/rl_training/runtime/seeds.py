@@ -24,6 +24,7 @@ from rl_training.errors import ActorError, NonFiniteError, RunError, StorageErro
 from rl_training.runtime import workflows
 from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.engine import stop_signals
+from rl_training.runtime.picture_defaults import with_picture_defaults
 from rl_training.state import checkpoints, files
 from rl_training.state.run_directory import RunDirectory, directory_name
 from rl_training.terminal import escape_streams
@@ -92,9 +93,9 @@ def train_seeds(
     display: SeedsDisplay,
 ) -> Experiment:
     """Train every seed to its end, `jobs` at a time, in the experiment of this config."""
-    workflows.make_trainer(
-        config
-    ).close()  # what is wrong with a config or an environment leaves nothing behind
+    config = with_picture_defaults(config)
+    # What is wrong with a config or an environment leaves nothing behind.
+    workflows.make_trainer(config).close()
     path = open_experiment(config, run_dir)
     runs = [SeedRun(seed, path / f"s{seed}") for seed in seeds]
     experiment = Experiment(path, config, runs)

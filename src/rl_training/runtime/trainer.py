@@ -9,6 +9,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rl_training.config import Config
+from rl_training.data.random_rollout import random_observations
 from rl_training.envs.spaces import ACTIONS, check_action_space
 from rl_training.networks.encoders import encoder_lines, is_image, is_small_image
 from rl_training.runtime.controls import Knobs
@@ -40,6 +41,8 @@ class Trainer(Stateful):
         self.config = config
         self.observation_space, self.action_space = observation_space, action_space
         self.agent = self.make_agent(config, observation_space, action_space)
+        if config.normalize_observations:
+            self.seed_normalizer()
 
     @classmethod
     def make_agent(
@@ -47,6 +50,11 @@ class Trainer(Stateful):
     ) -> Any:
         """The acting part with fresh weights: all that evaluation and `load_policy` need."""
         raise NotImplementedError
+
+    def seed_normalizer(self) -> None:
+        """Take in the observations of a short random roll-out, so that the first rollout is normalised too."""
+        if self.agent.normalizer.does_something:
+            self.agent.observe(random_observations(self.config))
 
     def iterate(self, knobs: Knobs) -> Metrics:
         """One iteration: gather experience, learn from it, report."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -28,6 +29,8 @@ from rl_training.runtime.workflows import Result, train
 @schedulable
 class TRPOConfig(MinibatchConfig):
     """Trust Region Policy Optimization, for discrete and continuous actions."""
+
+    for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
 
     algo: Literal["trpo"] = field("trpo", "The algorithm.")
     num_envs: int = field(2, "Environments stepped side by side.", ge=1, le=65_536)

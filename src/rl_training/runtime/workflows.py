@@ -23,6 +23,7 @@ from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
+from rl_training.runtime.picture_defaults import difference, with_picture_defaults
 from rl_training.runtime.trackers import require_trackers
 from rl_training.runtime.trainer import Trainer, default_threads
 from rl_training.state import chain, checkpoints, files
@@ -43,14 +44,17 @@ def train(
 
     The trainer is made first: whatever is wrong with a config or an environment leaves no directory behind.
     """
-    config = config if isinstance(config, Config) else load_config(config)
+    display = display or QuietDisplay()
+    written = config if isinstance(config, Config) else load_config(config)
+    config = with_picture_defaults(written)
     trainer = make_trainer(config)
     threads = threads_of(config, trainer)
-    display = display or QuietDisplay()
     run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}")
     with run.lock():
         with begin_run(run, config, threads):
             pass
+        if told := difference(written, config):
+            display.message(told)
         for text in idle_knobs(config):
             display.warning(text)
         return run_engine(Engine(trainer, config, run, display), threads)

@@ -27,6 +27,7 @@ from rl_training.config_text import read_text, to_yaml
 from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.display import Display, QuietDisplay, number
+from rl_training.runtime.picture_defaults import with_picture_defaults
 from rl_training.runtime.workflows import resume, train
 from rl_training.state import files
 from rl_training.state.run_directory import RunDirectory
@@ -62,6 +63,7 @@ def begin_study(
 ) -> Path:
     """Make the directory of a new study; all that is wrong with its parts is said before."""
     require_extra("tune", "tune")
+    config = with_picture_defaults(config)
     read_space(space, config)
     run = RunDirectory.create(run_dir, default_name=f"tune-{config.algo}-{config.env_id}-s{config.seed}")
     try:

@@ -1,0 +1,54 @@
+"""A short roll-out with random actions: what an observation normaliser knows before the first step of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.algorithms.masking import mask_of, pick_allowed
+from rl_training.config import Config
+from rl_training.envs.making import make_environments
+from rl_training.envs.masking import num_choices
+from rl_training.state.seeding import fold
+from rl_training.trees import tree_leaves, tree_map
+
+STEPS = 256
+
+
+def random_observations(config: Config, steps: int = STEPS) -> Any:
+    """Observations [T, ...] of a config's environment under random actions, those that are finite.
+
+    One environment beside those of the run, with seeds and draws of its own: the run's own randomness is not touched,
+    and neither num_envs nor vectorization matters.
+    """
+    alone = config.model_copy(update={"vectorization": "sync"})
+    environments = make_environments(alone, 1, config.seed, "normalize")
+    chance = np.random.default_rng(fold(config.seed, "normalize"))
+    seen = []
+    try:
+        for _ in range(steps):
+            seen.append(tree_map(lambda column: np.array(column[0]), environments.obs))
+            environments.step(random_action(environments.lanes.action_space, environments.obs, chance))
+    finally:
+        environments.close()
+    rows = tree_map(lambda *parts: np.stack(parts), *seen)
+    finite = np.ones(steps, np.bool_)
+    for _, column in tree_leaves(rows, "obs"):
+        finite &= np.isfinite(column).reshape(steps, -1).all(1)
+    return tree_map(lambda column: column[finite], rows)
+
+
+def random_action(space: spaces.Space[Any], obs: Any, chance: np.random.Generator) -> np.ndarray:
+    """A model-space action [1, ...]: uniform among allowed choices, or in [-1, 1] in every dimension of a Box."""
+    if isinstance(space, spaces.Box):
+        return chance.uniform(-1.0, 1.0, (1, int(np.prod(space.shape)))).astype(np.float32)
+    if isinstance(space, spaces.MultiBinary):
+        return chance.integers(2, size=(1, *space.shape)).astype(np.int8)
+    counts = num_choices(space)
+    mask = mask_of(obs)
+    allowed = np.ones((1, sum(counts))) if mask is None else np.asarray(mask)
+    parts = np.split(allowed, np.cumsum(counts)[:-1], 1)
+    chosen = np.stack([pick_allowed(chance.random(1), part) for part in parts], 1)
+    return chosen[:, 0] if isinstance(space, spaces.Discrete) else chosen
