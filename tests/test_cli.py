@@ -591,3 +591,9 @@ def test_a_full_disk_ends_with_one_line_and_code_1(monkeypatch: pytest.MonkeyPat
     assert result.stderr.startswith("error: ")
     assert "No space left on device" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_the_result_says_how_evaluations_acted() -> None:
+    for sample, word in (("true", "sampled"), ("false", "greedy")):
+        done = cli("train", write(GOOD), f"eval_sample={sample}", "--quiet", "--run-dir", word)
+        assert f"(evaluation at the end, {word} actions)" in done.stdout

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from runs import RUNS, in_child, metrics_in, small_config
 
-from rl_training import resume, train
+from rl_training import load_config, resume, train
+from rl_training.config import dump_config, load_run_config
 from rl_training.errors import NonFiniteError, RunError, StorageError
 from rl_training.registry import ALGORITHMS, trainer_class
 from rl_training.runtime import engine
@@ -37,6 +38,56 @@ def test_every_registered_trainer_can_be_imported():
     for name in ALGORITHMS:
         kind = trainer_class(name)
         assert issubclass(kind, Trainer) and kind.config_class.model_fields["algo"].default == name
+
+
+def test_sampled_evaluations_change_nothing_in_training(tmp_path):
+    for name, sample in (("greedy", False), ("sampled", True)):
+        config = small_config("ppo-cartpole", total_timesteps=1200, eval_sample=sample)
+        assert train(config, run_dir=tmp_path / name).sampled is sample
+    assert training_lines(tmp_path / "greedy") == training_lines(tmp_path / "sampled")
+    assert weights(tmp_path / "greedy") == weights(tmp_path / "sampled")
+    greedy, sampled = (
+        [line for line in metrics_in(tmp_path / name) if "eval/mean_return" in line]
+        for name in ("greedy", "sampled")
+    )
+    assert len(greedy) == len(sampled) and greedy != sampled
+
+
+@pytest.mark.parametrize(
+    ("name", "sampled"),
+    [
+        ("ppo/pong", True),
+        ("a2c/pong", True),
+        ("ppg/breakout", True),
+        ("recurrent_ppo/pong", True),
+        ("impala/pong", True),
+        ("appo/pong", True),
+        ("dreamer/breakout", True),
+        ("dqn/pong", False),
+        ("muzero/breakout", False),
+        ("scalezero/atari", False),
+        ("ppo/cartpole", False),
+        ("ppo/halfcheetah", False),
+        ("dreamer/cartpole", False),
+    ],
+)
+def test_evaluations_sample_where_the_field_does(name, sampled):
+    assert load_config(name).samples_evaluations is sampled
+    for chosen in (False, True):
+        assert load_config(name, [f"eval_sample={str(chosen).lower()}"]).samples_evaluations is chosen
+
+
+def test_a_run_that_began_without_eval_sample_stays_greedy(tmp_path):
+    config = load_config("ppo/pong")
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(config))
+    assert load_run_config(path) == load_run_config(config.model_dump(mode="json")) == config
+    path.write_text("".join(line for line in path.open() if not line.startswith("eval_sample:")))
+    assert load_run_config(path).samples_evaluations is False
+    assert load_run_config(path, ["eval_sample=true"]).samples_evaluations is True
+    old = {name: value for name, value in config.model_dump(mode="json").items() if name != "eval_sample"}
+    assert load_run_config(old) == load_run_config(path)
+    assert load_config(path).samples_evaluations is True  # for a new run it is a config like any other
 
 
 def test_evaluating_more_often_changes_nothing_in_training(tmp_path):

@@ -64,6 +64,10 @@ class FieldError(ConfigError):
         return FieldError(re.sub(rf"^{name}\b", key, str(self)), (key, *self.path[1:]))
 
 
+ATARI = "ALE/"  # with which the ids of Atari games begin
+YOUNGER = {"eval_sample": False}  # fields that the first runs did not have, and what those runs did
+
+
 def field(default: Any, description: str, **limits: Any) -> Any:
     """One field: its default (`...` if it must be given), a sentence with the unit, limits like `ge=1`."""
     return Field(default, description=description, **limits)
@@ -77,9 +81,9 @@ class Config(BaseModel):
     )
 
     obeys_action_masks: ClassVar[bool] = False  # whether its policies read the action masks of environments
-    switched_by: ClassVar[
-        Mapping[str, str]
-    ] = {}  # knob -> the field that must be true for it to have an effect
+    samples_on_atari: ClassVar[bool] = False  # whether its policies are evaluated there with sampled actions
+    # Knob -> the field that must be true for it to have an effect.
+    switched_by: ClassVar[Mapping[str, str]] = {}
     # Defaults of fields that differ where the observation is a picture, unless the user writes them.
     for_pictures: ClassVar[Mapping[str, Any]] = {}
     # The fields that the state of a run is laid out by, besides the shapes of its networks, which show by themselves;
@@ -115,6 +119,9 @@ class Config(BaseModel):
     log_interval: int | None = field(None, "Steps between log lines; none: run / 200, or an iteration.", ge=1)
     eval_interval: int | None = field(None, "Steps between evaluations; none: a tenth of the run.", ge=1)
     eval_episodes: int = field(10, "Episodes per evaluation.", ge=1)
+    eval_sample: bool | None = field(
+        None, "Whether evaluations sample actions; none: for policies that draw them on Atari."
+    )
     checkpoint_interval: int | None = field(
         None, "Steps between saves; none: run / 10, 20000 to 50000.", ge=1
     )
@@ -168,6 +175,13 @@ class Config(BaseModel):
     def eval_every(self) -> int:
         """Steps between evaluations."""
         return max(self.eval_interval or self.total_timesteps // 10, self.steps_per_iteration)
+
+    @property
+    def samples_evaluations(self) -> bool:
+        """Whether evaluations during training sample their actions, and do not take the likeliest."""
+        if self.eval_sample is None:
+            return self.samples_on_atari and self.env_id.startswith(ATARI)
+        return self.eval_sample
 
     @property
     def checkpoint_every(self) -> int:
@@ -497,6 +511,14 @@ def _written(config: Config) -> dict[str, Any]:
         if values.get(name + WARMUP):
             written[name + WARMUP] = values[name + WARMUP]
     return written
+
+
+def load_run_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """The config of a run, as its files hold it; a field that is younger than the run is as the run did without it."""
+    written = parse_yaml(read_text(source), str(source)).data if isinstance(source, Path) else source
+    given = {entry.partition("=")[0] for entry in overrides}
+    missing = [name for name in YOUNGER if name not in given and name not in (written or ())]
+    return load_config(source, [*(f"{name}={to_yaml(YOUNGER[name])}" for name in missing), *overrides])
 
 
 def dump_config(config: Config) -> str:

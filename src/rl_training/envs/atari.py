@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rl_training.config import ATARI
 from rl_training.envs.lanes import Observation, Stepped, VectorLanes
 from rl_training.errors import ConfigError, add_extra, did_you_mean
 from rl_training.trees import tree_map
@@ -61,7 +62,7 @@ class AtariSettings:
 
 
 def is_atari(env_id: str) -> bool:
-    return env_id.startswith("ALE/")
+    return env_id.startswith(ATARI)
 
 
 def make_atari_lanes(

@@ -160,9 +160,9 @@ def _label(record: Record, labels: Mapping[Path, str]) -> str:
 
 
 def _identity(record: Record) -> str:
-    return to_yaml(
-        {name: value for name, value in sorted(record.config.items()) if name not in BESIDE_THE_POINT}
-    )
+    # A field that is none is as good as one that the run is too old to have.
+    given = {name: value for name, value in sorted(record.config.items()) if value is not None}
+    return to_yaml({name: value for name, value in given.items() if name not in BESIDE_THE_POINT})
 
 
 def _one_of_each_seed(runs: list[Record], warn: Callable[[str], None]) -> list[Record]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.config import dump_config, load_config
+from rl_training.config import dump_config, load_config, load_run_config
 from rl_training.config_text import parse_yaml, read_text, to_yaml
 from rl_training.errors import CheckpointError, UserError
 from rl_training.registry import shipped_configs
@@ -122,12 +122,19 @@ def facts(record: Record, timing: Timing) -> Iterator[tuple[str, str]]:
         yield f"{timing.latest_speed:,.0f}", "steps per second"
 
 
+def _actions(record: Record) -> str:
+    try:
+        return "sampled" if load_run_config(record.config).samples_evaluations else "greedy"
+    except UserError:  # of an algorithm that is not here
+        return "sampled" if record.config.get("eval_sample") else "greedy"
+
+
 def learning_curves(record: Record) -> list[Chart]:
     """Evaluation and training returns with their spread."""
     charts = []
     mean, spread = record.curve(SCORE), record.curve("eval/std_return")
     if len(mean.values):
-        note = "Mean return of whole episodes with greedy actions; the band is one standard deviation."
+        note = f"Mean return of whole episodes with {_actions(record)} actions; the band is one standard deviation."
         charts.append(Chart("evaluation", "step", [_with_spread(mean, spread)], note))
     mean, spread = record.curve("episode_return"), record.curve("episode_return_std")
     if len(mean.values):

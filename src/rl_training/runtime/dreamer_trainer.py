@@ -45,6 +45,7 @@ class DreamerConfig(Config):
     """DreamerV3, for discrete and continuous actions: behaviour learned in a world model's imagination."""
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("buffer_size", "batch_length")
+    samples_on_atari: ClassVar[bool] = True
 
     algo: Literal["dreamer"] = field("dreamer", "The algorithm.")
     num_envs: int = field(16, "Environments stepped side by side.", ge=1, le=65_536)

@@ -46,6 +46,7 @@ class Result:
     run_dir: Path
     checkpoint_path: Path
     interrupted: int | None = None
+    sampled: bool = False  # whether evaluations drew their actions
 
 
 class Progress(Stateful):
@@ -138,7 +139,8 @@ class Engine:
         self.display.finish(progress.latest)
         assert self.last_good is not None
         interrupted = stop.number if progress.steps < total else None
-        return Result(dict(progress.latest), self.run.path, self.last_good, interrupted)
+        sampled = config.samples_evaluations
+        return Result(dict(progress.latest), self.run.path, self.last_good, interrupted, sampled)
 
     def _close(self) -> None:
         """Let go of files, environments and worker processes, however the run ended."""
@@ -209,7 +211,8 @@ class Engine:
         """A line of its own: training's lines are the same however often a run is evaluated."""
         config, steps = self.config, self.progress.steps
         seed = fold(config.seed, "evaluate", steps)
-        result = evaluate(self.trainer.agent, config, episodes=config.eval_episodes, seed=seed)
+        episodes, sample = config.eval_episodes, config.samples_evaluations
+        result = evaluate(self.trainer.agent, config, episodes=episodes, seed=seed, sample=sample)
         self._write({f"eval/{name}": value for name, value in result.items()})
         if result["mean_return"] > self.progress.best_return:
             self.progress.best_return = result["mean_return"]

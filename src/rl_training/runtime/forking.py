@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rl_training.config import Config, load_config
+from rl_training.config import Config, load_run_config
 from rl_training.errors import CheckpointError, ConfigError, RunError
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.display import Display, QuietDisplay
@@ -49,11 +49,11 @@ def fork(
     parent, path, tree = _find(Path(source), display)
     manifest = parent.read_manifest()
     threads = check_manifest(manifest, display)
-    old = load_config(parent.config_path)
+    old = load_run_config(parent.config_path)
     with taking_over(path):
         refuse_changed_config(old, tree["policy"])
         step = int(tree["progress"]["steps"])
-    config = load_config(parent.config_path, overrides)
+    config = load_run_config(parent.config_path, overrides)
     changes = _changes(old, config)
     refuse_untrusted(config, trust or trust_env, own=changes)
     _refuse_what_cannot_change(config, changes, step, path)

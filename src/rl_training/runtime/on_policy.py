@@ -29,6 +29,7 @@ class OnPolicyConfig(Config):
     """The fields of every algorithm that learns from rollouts of its own policy."""
 
     obeys_action_masks: ClassVar[bool] = True
+    samples_on_atari: ClassVar[bool] = True
     # Nothing after the dense layer of the CNN, which takes most of the time and serves both heads (Mnih et al. 2016).
     for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": (), "shared_trunk": True, "ent_coef": 0.01}
 

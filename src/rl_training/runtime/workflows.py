@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from rl_training.config import Config, dump_config, load_config
+from rl_training.config import Config, dump_config, load_config, load_run_config
 from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
@@ -110,11 +110,11 @@ def resume(
     run = RunDirectory.open(run_dir)
     with run.lock():
         threads = check_manifest(run.read_manifest(), display)
-        config = load_config(run.config_path)
+        config = load_run_config(run.config_path)
         if expected is None:
             refuse_untrusted(config, trust or trust_env)
         else:
-            refuse_other_config(run.config_path, config, expected)
+            refuse_other_config(run.config_path, load_config(run.config_path), expected)
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
         if found is not None:
             with taking_over(found[0]):
@@ -122,7 +122,8 @@ def resume(
                 finished = found[1]["progress"]["steps"] >= config.total_timesteps
                 damage = check_log(run, found[1], display, accept=accept_damaged_log)
                 if damage is not None and finished:
-                    return Result(dict(found[1]["progress"]["latest"]), run.path, found[0])
+                    latest = dict(found[1]["progress"]["latest"])
+                    return Result(latest, run.path, found[0], sampled=config.samples_evaluations)
             if damage is not None:
                 run.note(ACCEPTED_DAMAGE, **damage)
         engine = Engine(make_trainer(config), config, run, display)
@@ -348,7 +349,7 @@ def saved_config(saved: Mapping[str, Any]) -> Config:
     config = saved["config"]
     if "extends" in config:
         raise CheckpointError("damaged: a saved config extends nothing")
-    return load_config(config)
+    return load_run_config(config)
 
 
 def make_trainer(config: Config) -> Trainer:

@@ -85,7 +85,10 @@ def report_run(result: "Result", as_json: bool) -> None:
     else:
         metrics = result.metrics
         if "eval/mean_return" in metrics:
-            print(f"return       {metrics['eval/mean_return']:.2f}  (evaluation at the end, greedy actions)")
+            actions = "sampled" if result.sampled else "greedy"
+            print(
+                f"return       {metrics['eval/mean_return']:.2f}  (evaluation at the end, {actions} actions)"
+            )
         if "episode_return" in metrics:
             print(f"             {metrics['episode_return']:.2f}  (last training episodes)")
         print(f"run          {result.run_dir}")

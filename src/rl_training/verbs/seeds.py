@@ -76,7 +76,8 @@ def print_summary(experiment: "Experiment") -> None:
         value, low, high = (number(float(part)) for part in iqm_interval([np.array(scores)]))
         interval = f", 95 % interval {low} to {high}" if len(scores) > 1 else ""
         print(f"return       interquartile mean {value} of {len(scores)} runs{interval}")
-        print("             (evaluations at the end, greedy actions)")
+        actions = "sampled" if experiment.config.samples_evaluations else "greedy"
+        print(f"             (evaluations at the end, {actions} actions)")
     if experiment.interrupted:
         print(f"stopped by {signal_name(experiment.interrupted)}; everything up to here is saved")
         print("go on with   the same command")
