@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from os.path import commonprefix
 
 
 class UserError(Exception):
@@ -102,6 +103,9 @@ def _letters(word: str) -> int:
 
 def _slips(a: str, b: str) -> int:
     """Letters inserted, left out, replaced or swapped with their neighbour on the way from a to b."""
+    for step in (1, -1):  # equal beginnings and equal ends cost nothing
+        same = len(commonprefix([a[::step], b[::step]]))
+        a, b = (a[same:], b[same:]) if step == 1 else (a[: len(a) - same], b[: len(b) - same])
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, letter in enumerate(a, start=1):
