@@ -144,6 +144,13 @@ def test_advantages_are_normalised_per_minibatch_and_a_single_one_stays():
     out = normalize_advantage(torch.tensor([1.0, 2.0, 3.0]))
     torch.testing.assert_close(out, torch.tensor([-1.0, 0.0, 1.0]))
     assert normalize_advantage(torch.tensor([7.0])).tolist() == [7.0]
+    assert normalize_advantage(torch.tensor([1.0, 3.0])).tolist() == pytest.approx(
+        [-0.70711, 0.70711], abs=1e-5
+    )
+    # Equal ones have no spread, and a spread of √2 · 10⁻⁸ counts as one of 2.414 · 10⁻⁸.
+    assert normalize_advantage(torch.tensor([3.0, 3.0, 3.0])).tolist() == [0.0, 0.0, 0.0]
+    tiny = normalize_advantage(torch.tensor([1e-8, -1e-8]))
+    assert tiny.tolist() == pytest.approx([0.41421, -0.41421], abs=1e-4)
 
 
 def test_explained_variance():

@@ -88,23 +88,36 @@ def main() -> int:
     parser.add_argument(
         "--tests", nargs="*", default=[""], help="with test files whose names hold one of these alone"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="processes that plant at the same time (1)")
     parser.add_argument("--report", action="store_true", help="plant nothing, and print what is known")
     arguments = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     sample = drawn(arguments)
-    known = results()
     if not arguments.report:
         covered = warmed(arguments.tests)
-        for number, (path, mutation) in enumerate(sample, 1):
+        workers = [fork_worker(sample, part, arguments.jobs, covered) for part in range(arguments.jobs)]
+        for worker in workers:
+            os.waitpid(worker, 0)
+    known = results()
+    report([known[name] for name in (identity(*each) for each in sample) if name in known])
+    return 0
+
+
+def fork_worker(sample: list[tuple[str, Mutation]], part: int, jobs: int, covered: Map) -> int:
+    """A process that plants every `jobs`-th mutant of a sample, from the `part`-th on, but for those that are known."""
+    worker = os.fork()
+    if worker == 0:
+        known = results()
+        for number in range(part, len(sample), jobs):
+            path, mutation = sample[number]
             if identity(path, mutation) not in known:
                 found = tried(path, mutation, covered)
-                known[found["id"]] = found
                 with (FOLDER / "results.jsonl").open("a") as file:
                     file.write(json.dumps(found) + "\n")
                 verdict = f"{found['verdict']:8} {found['seconds']:5.1f} s  {described(found)}"
-                print(f"{number}/{len(sample)} {verdict}", flush=True)
-    report([known[name] for name in (identity(*each) for each in sample) if name in known])
-    return 0
+                print(f"{number + 1}/{len(sample)} {verdict}", flush=True)
+        os._exit(0)
+    return worker
 
 
 def drawn(arguments: Any) -> list[tuple[str, Mutation]]:
