@@ -65,7 +65,7 @@ faults: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -q --timeout 0 -m faults
 
 mutants: $(VENV)/.installed-test
-	@$(BIN)/python tests/mutants --count 400 --seed 1
+	@$(BIN)/python tests/mutants --count 400 --seed 1 --jobs 2
 
 bench: $(VENV)/.installed-all
 	@$(BIN)/python -m benchmarks
