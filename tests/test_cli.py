@@ -516,8 +516,11 @@ def test_a_signal_saves_says_how_to_go_on_and_sets_the_exit_code(number: int, co
 OFTEN = "checkpoint_interval=640", "eval_interval=30000", "log_interval=64"
 
 
-def test_ctrl_c_reaches_the_workers_of_async_environments_and_the_run_still_saves() -> None:
-    """A terminal sends SIGINT to every process of the command, not to the trainer alone."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_reaches_the_workers_of_async_environments_and_the_run_still_saves(
+    number: int, code: int
+) -> None:
+    """A terminal sends SIGINT to every process of the command, not to the trainer alone; Slurm and systemd SIGTERM."""
     write(GOOD)
     arguments = [
         "train",
@@ -531,9 +534,9 @@ def test_ctrl_c_reaches_the_workers_of_async_environments_and_the_run_still_save
     process = Command(*arguments, own_session=True)
     log = Path("run/metrics.jsonl")
     wait_until(lambda: log.exists() and log.stat().st_size > 0, process)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     out, err = process.communicate()
-    assert (process.returncode, err) == (130, "")
+    assert (process.returncode, err) == (code, "")
     assert "rl-training resume" in out and list(Path("run/checkpoints").glob("step-*"))
 
 

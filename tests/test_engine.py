@@ -290,8 +290,24 @@ def test_a_second_signal_stops_at_once(tmp_path, monkeypatch):
             (tmp_path / place).touch()
 
     monkeypatch.setattr(PPOTrainer, "iterate", iterate)
+    monkeypatch.setattr(engine, "SAME_REQUEST", -1.0)  # here they count as two however soon they come
     assert in_child(lambda: train(small_config("ppo-cartpole"), run_dir=tmp_path / "run")) is None
     assert (tmp_path / "once").exists() and not (tmp_path / "twice").exists()
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(tmp_path, monkeypatch):
+    """As from `timeout`, which signals the process and then its group."""
+    monkeypatch.setattr(engine, "SAME_REQUEST", 1e9)  # however busy the machine is
+    config = small_config("ppo-cartpole", num_steps=100)
+
+    class Twice(QuietDisplay):
+        def start(self, *about):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                sum(range(1000))  # Python looks for signals between its instructions
+
+    result = train(config, run_dir=tmp_path / "run", display=Twice())
+    assert result.interrupted == signal.SIGTERM and result.checkpoint_path.exists()
 
 
 def test_a_nan_in_the_final_observation_of_a_cut_episode_is_named(tmp_path):

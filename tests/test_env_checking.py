@@ -228,7 +228,7 @@ def test_shipped_environments_pass(env_id: str) -> None:
         (TextActions, "spaces", "Text"),
         (ResetWithoutInfo, "reset", "observation, info"),
         (ResetWithoutSeed, "reset", "seed"),
-        (FourValues, "step", "values to unpack"),
+        (FourValues, "step", "not 4 values"),
         (NanReward, "step", "finite"),
         (RewardInAList, "step", "list"),
         (NumberTerminated, "step", "terminated must be True or False, not int"),

@@ -186,7 +186,8 @@ def test_an_environment_that_raises_three_times_in_a_row_ends_the_run_with_its_t
     config = faulty(tmp_path, 100, "raise", 10, order=order, max_episode_steps=400)
     with pytest.raises(ActorError, match="the pole has broken") as caught:
         train(config, run_dir=tmp_path / "run")
-    assert "in step" in str(caught.value) and "3 times in a row" in str(caught.value)
+    assert "in step" in str(caught.value.__cause__) and "3 times in a row" in str(caught.value)
+    assert f"`rl-training resume {tmp_path / 'run'} --trust` starts again" in str(caught.value)
 
 
 class Scripted(Fleet):

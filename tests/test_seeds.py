@@ -96,9 +96,9 @@ def test_stopped_and_killed_the_same_command_goes_on_where_it_was(tmp_path, monk
     arguments = ("my.yaml", "--seeds", "1-2", "--jobs", "2")
     folder = Path("runs/ppo-CartPole-v1-seeds")
 
-    process = Command("train", *arguments, "--json")
+    process = Command("train", *arguments, "--json", own_session=True)
     wait_for_checkpoint(folder, process, 1000)
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)  # to its seeds too, as Slurm does; and it passes it on
     out, err = process.communicate()
     said = json.loads(out.splitlines()[-1])
     assert (process.returncode, said["interrupted"]) == (143, signal.SIGTERM), err

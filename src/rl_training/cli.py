@@ -17,7 +17,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rl_training.errors import ActorError, ConfigError, ExportError, NonFiniteError, StorageError, UserError
+from rl_training.errors import (
+    ConfigError,
+    EnvironmentFault,
+    ExportError,
+    NonFiniteError,
+    StorageError,
+    UserError,
+    traceback_of,
+)
 from rl_training.terminal import escape_streams, printable
 from rl_training.verbs.compare import compare
 from rl_training.verbs.doctor import doctor
@@ -68,9 +76,9 @@ class OneLineErrors(TyperGroup):
             return fail(2, error)
         except (NonFiniteError, StorageError, ExportError) as error:
             return fail(1, error)
-        except ActorError as error:  # its traceback is what helps, and it is not ours
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            return 1
+        except EnvironmentFault as error:  # what helps is the environment's own traceback
+            print(traceback_of(error), end="", file=sys.stderr)
+            return fail(1, error)
         except USAGE_ERRORS as error:
             told = error.format_message().replace("Value error, ", "").rstrip(".")
             return fail(2, told + " (see rl-training --help)")

@@ -105,6 +105,9 @@ class Config(BaseModel):
     max_episode_steps: int | None = field(None, "Steps after which an episode is cut; none: the env's.", ge=1)
     env_kwargs: dict[str, Any] = field({}, "Arguments for making the environment.")
     vectorization: Literal["sync", "async"] = field("sync", "Environments in this process, or in their own.")
+    env_timeout: float | None = field(
+        300.0, "Seconds without an answer after which an async environment counts as hung; none: never.", gt=0
+    )
     normalize_observations: bool = field(False, "Whether observations get running mean 0 and deviation 1.")
     normalize_rewards: bool = field(False, "Whether rewards are divided by the return's running deviation.")
     hidden_sizes: tuple[Units, ...] = field((64, 64), "Units in each hidden layer.")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Iterable
 from os.path import commonprefix
+from types import TracebackType
 
 
 class UserError(Exception):
@@ -28,28 +30,100 @@ class RunError(UserError):
 
 
 class NonFiniteError(RuntimeError):
-    """A NaN or an infinity met during training, raised before weights or checkpoints are touched.
+    """A NaN, an infinity, or a reward that leads to one, met in training before weights or checkpoints are touched.
 
-    tensor:    the name of what is not finite, for example "policy_loss"
-    env_index: the environment it came from, if it came from one
-    step:      the environment steps taken so far, if known
+    tensor:         the name of what is not finite, for example "policy_loss"
+    env_index:      the environment it came from, if it came from one
+    step:           the environment steps taken so far, if known
+    value:          the number itself where it is finite, and too large to be learned from
+    env_id:         the environment's name, if known
+    largest_reward: the largest that the run has seen of late, without its sign, if known
     """
 
-    def __init__(self, tensor: str, env_index: int | None = None, step: int | None = None) -> None:
-        self.tensor = tensor
-        self.env_index = env_index
-        self.step = step
-        place = "" if env_index is None else f" in environment {env_index}"
-        time = "" if step is None else f" at step {step}"
-        super().__init__(f"{tensor} is not finite{place}{time}")
+    env_id = ""
+    largest_reward: float | None = None
 
-    def __reduce__(self) -> tuple[type[NonFiniteError], tuple[str, int | None, int | None]]:
+    def __init__(
+        self,
+        tensor: str,
+        env_index: int | None = None,
+        step: int | None = None,
+        value: float | None = None,
+    ) -> None:
         # By default an exception is rebuilt from its message; this one must survive the trip from a worker.
-        return type(self), (self.tensor, self.env_index, self.step)
+        super().__init__(tensor, env_index, step, value)
+        self.tensor, self.env_index, self.step, self.value = tensor, env_index, step, value
+
+    def __str__(self) -> str:
+        name = f" ({self.env_id})" if self.env_id else ""
+        place = "" if self.env_index is None else f" in environment {self.env_index}{name}"
+        time = "" if self.step is None else f" at step {self.step}"
+        if self.value is not None:
+            return f"{self.tensor} of {self.value:.4g}{place}{time}: its square is not finite in float32; scale it down"
+        known = self.largest_reward is not None and self.env_index is None
+        seen = f"; the largest reward of late was {self.largest_reward:.4g}{name}" if known else ""
+        return f"{self.tensor} is not finite{place}{time}{seen}"
 
 
-class ActorError(RuntimeError):
-    """An actor that cannot go on, however often it is asked. The message holds its environment's traceback."""
+class EnvironmentFault(RuntimeError):
+    """An environment that raised, returned what none may return, or whose process died or hung.
+
+    What it raised is `__cause__`, with its traceback; from another process it is an `Elsewhere`, with the text of it.
+
+    what:      what it did, such as "raised ValueError: no such key"
+    env_index: which of the environments side by side
+    broken:    whether it is the interface that it breaks, so that `check-env` would tell more
+    """
+
+    # Filled in on the way out, by whoever knows.
+    env_id = ""
+    place = ""  # the episode and its step
+    step: int | None = None  # environment steps of the run before the iteration
+    going_on = ""  # how to go on
+
+    def __init__(self, what: str, env_index: int | None = None, broken: bool = False) -> None:
+        super().__init__(what, env_index, broken)
+        self.what, self.env_index, self.broken = what, env_index, broken
+
+    def __str__(self) -> str:
+        number = "" if self.env_index is None else f" {self.env_index}"
+        subject = f"environment{number}" + (f" ({self.env_id})" if self.env_id else "")
+        after = "" if self.step is None else f"after step {self.step}"
+        places = ", ".join(filter(None, (self.place, after)))
+        look = f"`rl-training check-env {self.env_id}` says more" if self.broken and self.env_id else ""
+        told = f"{subject} {self.what}" + (f" ({places})" if places else "")
+        return "; ".join(filter(None, (told, look, self.going_on)))
+
+
+class Elsewhere(Exception):
+    """An exception of another process: the text of its traceback."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0]).rstrip()
+
+
+def traceback_of(fault: EnvironmentFault) -> str:
+    """The traceback of what an environment raised, from its own first line on; "" where it raised nothing."""
+    cause = fault.__cause__
+    if isinstance(cause, Elsewhere):
+        return f"{cause.args[0]}"
+    if cause is None:
+        return ""
+    place = cause.__traceback__
+    while place is not None and place.tb_next is not None and _is_ours(place):
+        place = place.tb_next
+    return "".join(traceback.format_exception(type(cause), cause, place))
+
+
+def _is_ours(place: TracebackType) -> bool:
+    return str(place.tb_frame.f_globals.get("__name__", "")).startswith("rl_training.")
+
+
+class ActorError(EnvironmentFault):
+    """An actor that cannot go on, however often it is asked."""
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.what, self.going_on)))
 
 
 class StorageError(RuntimeError):

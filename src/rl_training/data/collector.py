@@ -15,6 +15,9 @@ from rl_training.state.stateful import Stateful
 from rl_training.trees import put_rows, tree_leaves, tree_map
 
 Carry = tuple[Tensor, ...]
+LARGEST_REWARD = float(
+    np.sqrt(np.finfo(np.float32).max)
+)  # 1.8e19, of either sign: its square is still finite
 
 
 class Policy(Protocol):
@@ -146,9 +149,14 @@ def check_finite_observation(obs: Any, lanes: np.ndarray, step: int) -> None:
 def check_finite(columns: Batch, count: int) -> None:
     """Refuse a rollout with a NaN or an infinity in it, naming the tensor, the environment and the step.
 
-    `step` counts environment steps from the start of this rollout: the engine knows how many went before.
+    A reward whose square overflows is refused too: losses and variances are made of squares. `step` counts environment
+    steps from the start of this rollout: the engine knows how many went before.
     """
     for name, column in (leaf for key in columns for leaf in tree_leaves(columns[key], key)):
         if column.dtype.kind == "f" and not np.isfinite(column).all():
             t, lane = np.argwhere(~np.isfinite(column))[0][:2]
             raise NonFiniteError(name, env_index=int(lane), step=int(t) * count)
+    reward = columns["reward"]
+    if np.abs(reward).max() > LARGEST_REWARD:
+        t, lane = np.argwhere(np.abs(reward) > LARGEST_REWARD)[0]
+        raise NonFiniteError("reward", int(lane), int(t) * count, float(reward[t, lane]))

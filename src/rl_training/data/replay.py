@@ -80,6 +80,11 @@ class Replay(Stateful):
         """How many transitions can be sampled."""
         return self.last - self.first
 
+    def largest_reward(self) -> float | None:
+        """Of all that it holds, without its sign."""
+        held = self.reward[self.happened > 0]
+        return float(np.abs(held).max()) if len(held) else None
+
     def add(
         self,
         action: np.ndarray,

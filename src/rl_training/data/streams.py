@@ -64,6 +64,10 @@ class StreamReplay(Stateful):
         """How many sequences can be drawn."""
         return int(self._counts().sum())
 
+    def largest_reward(self) -> float:
+        """Of all that it holds, without its sign."""
+        return float(np.abs(self.columns["reward"]).max())
+
     def add(self, lanes: np.ndarray, row: Batch) -> None:
         """One row [len(lanes), ...] of each of these lanes."""
         places = self.heads[lanes] % self.capacity

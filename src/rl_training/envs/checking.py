@@ -17,11 +17,21 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_training.config_text import parse_yaml
-from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
+from rl_training.envs.interface import (
+    Broken,
+    check_has_spaces,
+    check_in_space,
+    check_reset_result,
+    check_step_result,
+    copied,
+    same,
+    short,
+)
+from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes, without_wrappers
 from rl_training.envs.making import make_env
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.errors import ConfigError
-from rl_training.trees import put_rows, tree_leaves, tree_map
+from rl_training.trees import put_rows, tree_map
 
 STEPS = 300  # taken in each check: several episodes of most small environments
 LANES = 2
@@ -36,10 +46,6 @@ class Finding(NamedTuple):
 
 class Warn(str):
     """What a check returns when the engine can live with what it saw."""
-
-
-class Broken(Exception):
-    """What a check found wrong, as a sentence."""
 
 
 class Step(NamedTuple):
@@ -102,6 +108,7 @@ def check_make(make: MakeEnv) -> str:
 
 def check_spaces(make: MakeEnv) -> str:
     env = make()
+    check_has_spaces(env)
     try:
         check_observation_space(env.observation_space, "the observation space")
         check_action_space(env.action_space, "the action space")
@@ -114,34 +121,23 @@ def check_spaces(make: MakeEnv) -> str:
 
 def check_reset(make: MakeEnv) -> str:
     env = make()
-    result = env.reset(seed=SEED, options={})
-    if not (isinstance(result, tuple) and len(result) == 2):
-        raise Broken("reset must return (observation, info)")
-    if not isinstance(result[1], dict):
-        raise Broken(f"the info of reset must be a dict, not {type(result[1]).__name__}")
+    check_reset_result(env.reset(seed=SEED, options={}))
     env.close()
     return "takes a seed and options, returns (observation, info)"
 
 
 def check_step(make: MakeEnv) -> str:
     """Shapes and types of what a step returns; episodes are played to their end and begun again."""
-    env = make()
+    # Without Gymnasium's wrappers, which would fail at a result of four values before we can look at it.
+    env = without_wrappers(make())[0]
     env.reset(seed=SEED)
     for action in sample_actions(env, STEPS):
         result = env.step(action)
-        if not (isinstance(result, tuple) and len(result) == 5):
-            raise Broken("step must return (observation, reward, terminated, truncated, info)")
+        check_step_result(result)
         reward: Any
-        _, reward, terminated, truncated, info = result
-        if np.ndim(reward) or not isinstance(reward, (int, float, np.number, np.ndarray)):
-            raise Broken(f"the reward must be a number, not {type(reward).__name__}")
+        _, reward, terminated, truncated, _ = result
         if not np.isfinite(reward):
             raise Broken(f"the reward must be finite, not {reward}")
-        for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, (bool, np.bool_)):
-                raise Broken(f"{name} must be True or False, not {type(flag).__name__} {flag!r}")
-        if not isinstance(info, dict):
-            raise Broken(f"the info of step must be a dict, not {type(info).__name__}")
         if terminated or truncated:
             env.reset()
     env.close()
@@ -155,7 +151,7 @@ def check_observations(make: MakeEnv) -> str:
     loose = ""
     for episode in play(env, STEPS):
         for obs in (episode.first_obs, *(step.obs for step in episode.steps)):
-            loose = outside(env.observation_space, obs) or loose
+            loose = check_in_space(env.observation_space, obs) or loose
     obs, _ = env.reset(seed=SEED)
     for action in sample_actions(env, 20):
         kept.append((obs, copied(obs)))
@@ -309,48 +305,3 @@ def transitions(lanes: Lanes, actions: Sequence[np.ndarray], first_lane: int = 0
 
 def lane_of(row: dict[str, Any], lane: int) -> dict[str, Any]:
     return tree_map(lambda column: column[lane : lane + 1], row)
-
-
-def outside(space: gym.Space[Any], obs: Any) -> str:
-    """Raise Broken if the observation does not fit its space; return what is loose about it, or nothing."""
-    if isinstance(space, gym.spaces.Dict):
-        if not isinstance(obs, dict) or set(obs) != set(space.spaces):
-            raise Broken(f"the observation must be a dict with the keys {', '.join(space.spaces)}")
-        return next(filter(None, (outside(part, obs[key]) for key, part in space.spaces.items())), "")
-    array = np.asarray(obs)
-    if array.shape != space.shape:
-        raise Broken(f"an observation has shape {array.shape}, its space says {space.shape}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise Broken("an observation is not finite")
-    if isinstance(space, gym.spaces.Box) and not ((array >= space.low) & (array <= space.high)).all():
-        raise Broken("an observation lies outside the bounds of its space")
-    if array.dtype != space.dtype and isinstance(space, gym.spaces.Box):
-        return f"observations are {array.dtype}, their space says {space.dtype}; they will be converted"
-    if not space.contains(obs):
-        raise Broken(f"an observation does not lie in its space {short(space)}")
-    return ""
-
-
-def copied(tree: Any) -> Any:
-    return tree_map(np.array, tree)
-
-
-def same(left: Any, right: Any) -> bool:
-    """Equal in structure, shape, type and every bit."""
-    pairs = [*tree_leaves(left, "")], [*tree_leaves(right, "")]
-    if [name for name, _ in pairs[0]] != [name for name, _ in pairs[1]]:
-        return False
-    arrays = [[np.asarray(leaf) for _, leaf in leaves] for leaves in pairs]
-    return all(
-        a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
-        for a, b in zip(*arrays, strict=True)
-    )
-
-
-def short(space: gym.Space[Any]) -> str:
-    """`Box(4)`, `Discrete(2)`: long bounds are of no use here."""
-    if isinstance(space, gym.spaces.Box):
-        return f"Box({', '.join(map(str, space.shape))})"
-    if isinstance(space, gym.spaces.Dict):
-        return "Dict(" + ", ".join(f"{key}: {short(part)}" for key, part in space.spaces.items()) + ")"
-    return str(space)

@@ -1,19 +1,23 @@
 """Environments that can be saved, whatever they are made of.
 
 Episodes begin with a seed of their own, fold(seed, stream, lane, episode), so where an environment stands is that
-seed and the actions taken since. Restoring plays those actions again and compares the observation: exact for every
-deterministic environment, with no snapshot asked of it. Where seeding is dear, only some episodes have a seed.
+seed and the actions taken since. Restoring plays those actions again and compares what they lead to, rewards and all:
+exact for every deterministic environment, with no snapshot asked of it. Where seeding is dear, only some episodes have
+a seed.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rl_training.envs.lanes import Lanes, Observation
+from rl_training.envs.lanes import Lanes, Observation, Replayed
 from rl_training.envs.spaces import ActionCodec
-from rl_training.errors import RunError
+from rl_training.errors import EnvironmentFault, RunError
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
@@ -30,42 +34,51 @@ class Step(NamedTuple):
     ended: list[int]  # the lanes in which learning sees an end
 
 
-class ActionLog:
-    """The actions [B, ...] of steps in a row, in one array: those of one lane are a slice."""
+class History:
+    """The actions [B, ...] and scores [B] of steps in a row, in one array each: those of one lane are a slice."""
 
-    def __init__(self, rows: np.ndarray | None = None) -> None:
-        self.rows = np.empty(0) if rows is None else rows
-        self.used = len(self.rows)
+    def __init__(self, actions: np.ndarray | None = None, scores: np.ndarray | None = None) -> None:
+        self.actions = np.empty(0) if actions is None else actions
+        self.scores = np.empty(0) if scores is None else scores
+        self.used = len(self.actions)
 
     def __len__(self) -> int:
         return self.used
 
-    def append(self, row: np.ndarray) -> None:
-        if self.used == len(self.rows):
-            grown = np.empty((max(64, 2 * self.used), *row.shape), row.dtype)
-            if self.used:
-                grown[: self.used] = self.rows
-            self.rows = grown
-        self.rows[self.used] = row
+    def append(self, actions: np.ndarray, scores: np.ndarray) -> None:
+        if self.used == len(self.actions):
+            self.actions = self._grown(self.actions, actions.shape, actions.dtype)
+            self.scores = self._grown(self.scores, scores.shape, np.dtype(np.float64))
+        self.actions[self.used] = actions
+        self.scores[self.used] = scores
         self.used += 1
+
+    def _grown(self, rows: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        grown = np.empty((max(64, 2 * self.used), *shape), dtype)
+        if self.used:
+            grown[: self.used] = rows
+        return grown
 
     def forget(self, count: int) -> None:
         """Drop the first `count` steps."""
-        self.rows[: self.used - count] = self.rows[count : self.used].copy()
+        for rows in (self.actions, self.scores):
+            rows[: self.used - count] = rows[count : self.used].copy()
         self.used -= count
 
-    def of_lane(self, lane: int, first: int) -> np.ndarray:
-        """The lane's actions since step `first`, copied."""
-        return self.rows[first : self.used, lane].copy()
+    def of_lane(self, lane: int, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """The lane's actions and scores since step `first`, copied."""
+        if first == self.used:
+            return np.empty(0), np.empty(0)
+        return self.actions[first : self.used, lane].copy(), self.scores[first : self.used, lane].copy()
 
 
 class Environments(Stateful):
     """B environments; `obs` is what to act on next, `step` acts, `finished` holds the episodes that ended."""
 
-    transient = ("lanes", "codec", "seed", "stream", "history", "started")
+    transient = ("lanes", "codec", "seed", "stream", "env_id", "history", "started")
 
-    def __init__(self, lanes: Lanes, seed: int, stream: str) -> None:
-        self.lanes = lanes
+    def __init__(self, lanes: Lanes, seed: int, stream: str, env_id: str = "") -> None:
+        self.lanes, self.env_id = lanes, env_id
         self.codec = ActionCodec(lanes.action_space)
         self.seed, self.stream = seed, stream
         count = lanes.count
@@ -75,10 +88,11 @@ class Environments(Stateful):
         self.returns = np.zeros(count, np.float64)
         self.lengths = np.zeros(count, np.int64)
         self.finished: list[tuple[int, float, int]] = []  # (lane, return, length) not yet taken
-        # The actions since each lane's seed: rows [B, ...] since the oldest of them, and each lane's first row.
-        self.history = ActionLog()
+        # What was done since each lane's seed: rows [B, ...] since the oldest of them, and each lane's first row.
+        self.history = History()
         self.started = np.zeros(count, np.int64)
-        self.obs: Observation = lanes.reset(range(count), self.seeds.tolist())
+        with self._naming():
+            self.obs: Observation = lanes.reset(range(count), self.seeds.tolist())
 
     @property
     def count(self) -> int:
@@ -86,8 +100,11 @@ class Environments(Stateful):
 
     def step(self, actions: np.ndarray) -> Step:
         """Take one model-space action [B, ...] in every lane; ended episodes are followed by new ones in `obs`."""
-        stepped = self.lanes.step(self.codec.to_env(actions))
-        self.history.append(actions)
+        try:
+            stepped = self.lanes.step(self.codec.to_env(actions))
+        except EnvironmentFault as fault:
+            raise self._named(fault)  # noqa: B904  # it is the same one
+        self.history.append(actions, stepped.score)
         self.returns += stepped.score
         self.lengths += 1
         self.obs = stepped.obs
@@ -125,18 +142,33 @@ class Environments(Stateful):
             self.history.forget(oldest)
             self.started -= oldest
         self.obs = tree_map(np.copy, self.obs)
-        put_rows(self.obs, self.lanes.reset(lanes, seeds), lanes)
+        with self._naming():
+            first = self.lanes.reset(lanes, seeds)
+        put_rows(self.obs, first, lanes)
 
     def _seed(self, lane: int, episode: int) -> int:
         # Some emulators take 31-bit seeds only.
         return fold(self.seed, self.stream, lane, episode) % 2**31
 
-    def _actions(self, lane: int) -> np.ndarray:
-        first = int(self.started[lane])
-        return self.history.of_lane(lane, first) if first < len(self.history) else np.empty(0)
+    def _named(self, fault: EnvironmentFault) -> EnvironmentFault:
+        """The fault with the name of its environment, and where in its episode it is."""
+        fault.env_id = self.env_id
+        if fault.env_index is not None:
+            step, seed = self.lengths[fault.env_index] + 1, self.seeds[fault.env_index]
+            fault.place = f"{self.stream}, step {step} of an episode, seed {seed}"
+        return fault
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except EnvironmentFault as fault:
+            raise self._named(fault)  # noqa: B904  # it is the same one
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"actions": [self._actions(lane) for lane in range(self.count)]}
+        lanes = [self.history.of_lane(lane, int(self.started[lane])) for lane in range(self.count)]
+        actions, scores = zip(*lanes, strict=True)
+        return super().state_dict() | {"actions": [*actions], "scores": [digest(column) for column in scores]}
 
     def check_state(self) -> None:
         require((self.episode >= 0).all() and (self.lengths >= 0).all(), "Environments: a negative count")
@@ -161,16 +193,26 @@ class Environments(Stateful):
         require(len(kinds) <= 1, "Environments.actions: of different dtypes")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        actions = state["actions"]
+        actions, digests = (
+            state["actions"],
+            state.get("scores"),
+        )  # without digests if saved before there were any
         self._check_actions(actions)
+        require(
+            digests is None or (isinstance(digests, list) and len(digests) == self.count),
+            "Environments.scores: not one digest each",
+        )
         if "seeds" not in state:  # saved before forks were there, when they followed from the run's seed
             seeds = [self._seed(lane, int(episode)) for lane, episode in enumerate(state["episode"])]
             state = state | {"seeds": np.array(seeds)}
-        super().load_state_dict({key: value for key, value in state.items() if key != "actions"})
-        replayed = self.lanes.replay(
-            self.seeds.tolist(), [self.codec.to_env(a) if len(a) else a for a in actions]
+        super().load_state_dict(
+            {key: value for key, value in state.items() if key not in ("actions", "scores")}
         )
-        self._compare(replayed)
+        with self._naming():
+            replayed = self.lanes.replay(
+                self.seeds.tolist(), [self.codec.to_env(a) if len(a) else a for a in actions]
+            )
+        self._compare(replayed, [len(a) for a in actions], digests)
         longest = max(len(episode) for episode in actions)
         self.started = np.array([longest - len(episode) for episode in actions])
         row = next((episode[0] for episode in actions if len(episode)), np.empty(0))
@@ -178,15 +220,35 @@ class Environments(Stateful):
             np.concatenate([np.repeat(row[None], longest - len(a), 0), *([a] if len(a) else [])])
             for a in actions
         ]
-        self.history = ActionLog(np.stack(columns, 1) if longest else None)
+        scores = [np.concatenate([np.zeros(longest - len(column)), column]) for column in replayed.scores]
+        self.history = History(np.stack(columns, 1), np.stack(scores, 1)) if longest else History()
 
-    def _compare(self, replayed: Observation) -> None:
+    def _compare(self, replayed: Replayed, lengths: list[int], digests: list[str] | None) -> None:
+        """Raise RunError where a replay led elsewhere; runs saved before there were digests have returns alone."""
+        for lane, (scores, over) in enumerate(zip(replayed.scores, replayed.over, strict=True)):
+            ends = np.flatnonzero(over)
+            opened = int(ends[-1]) + 1 if len(ends) else 0
+            if len(scores) != lengths[lane] or len(scores) - opened != self.lengths[lane]:
+                raise self._drifted(lane, "end of an episode")
+            rewards = np.cumsum(scores[opened:])[-1] if len(scores) > opened else 0.0
+            unequal = rewards != self.returns[lane] and not np.isnan(self.returns[lane])
+            if unequal or (digests is not None and digest(scores) != digests[lane]):
+                raise self._drifted(lane, "rewards")
         for (name, saved), (_, again) in zip(
-            tree_leaves(self.obs, "obs"), tree_leaves(replayed, "obs"), strict=True
+            tree_leaves(self.obs, "obs"), tree_leaves(replayed.obs, "obs"), strict=True
         ):
             for lane in range(self.count):
                 if not np.array_equal(saved[lane], again[lane], equal_nan=saved.dtype.kind == "f"):
-                    raise RunError(
-                        f"environment {lane} did not come back to its saved {name} when its episode was played again: "
-                        "it is not deterministic (see `rl-training check-env`), so this run cannot be resumed exactly"
-                    )
+                    raise self._drifted(lane, name)
+
+    def _drifted(self, lane: int, what: str) -> RunError:
+        return RunError(
+            f"environment {lane} did not come back to its saved {what} when its episode was played again: "
+            f"it is not deterministic (see `rl-training check-env{f' {self.env_id}' if self.env_id else ''}`), "
+            "so this run cannot be resumed exactly"
+        )
+
+
+def digest(scores: np.ndarray) -> str:
+    """All rewards of a lane since its seed in a few letters: their sum alone would hide their order."""
+    return hashlib.blake2b(scores.tobytes(), digest_size=16).hexdigest()

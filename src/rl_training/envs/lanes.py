@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
@@ -18,6 +19,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rl_training.envs.interface import Broken, check_reset_result, check_shape, check_step_result
+from rl_training.errors import EnvironmentFault, one_line
 from rl_training.trees import put_rows, tree_map
 
 Observation = Any  # an array [B, ...], or a dict of observations
@@ -36,6 +39,14 @@ class Stepped(NamedTuple):
     truncated: np.ndarray
     score: np.ndarray
     over: np.ndarray
+
+
+class Replayed(NamedTuple):
+    """Where lanes stand after a replay, and of each lane what its actions led to on the way, [length]."""
+
+    obs: Observation
+    scores: list[np.ndarray]
+    over: list[np.ndarray]
 
 
 class Lanes(Protocol):
@@ -57,10 +68,11 @@ class Lanes(Protocol):
     def step(self, actions: np.ndarray) -> Stepped:
         """One action [B, ...] in every lane."""
 
-    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
-        """Every lane from its seed through its actions [length, ...]; the observations it ends on.
+    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Replayed:
+        """Every lane from its seed through its actions [length, ...].
 
-        Where an episode ends under way, which only happens in lanes with `steps_per_seed`, the next one has no seed.
+        Where an episode ends under way, in lanes with `steps_per_seed`, the next one has no seed. In all others none
+        ends in a deterministic environment; one that does is played no further.
         """
 
     def close(self) -> None: ...
@@ -78,8 +90,8 @@ class LocalLanes:
     def __init__(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
         self.observation_space = envs[0].observation_space
         self.action_space = envs[0].action_space
-        self.has_time_limit = _has_time_limit(envs[0].spec)
-        bare = [_without_wrappers(env) for env in envs]
+        self.has_time_limit = has_time_limit(envs[0].spec)
+        bare = [without_wrappers(env) for env in envs]
         self.envs = [env for env, _ in bare]
         self.time_limit = bare[0][1]
         self.count = len(self.envs)
@@ -87,47 +99,101 @@ class LocalLanes:
         self.due = [math.inf] * self.count  # the clock at which each lane's time is up
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:
-        rows = []
-        for lane, seed in zip(lanes, seeds, strict=True):
-            rows.append(self.envs[lane].reset(seed=seed)[0])
-            self._begin(lane)
-        return self._stack(rows)
+        rows = [self._begin(lane, seed) for lane, seed in zip(lanes, seeds, strict=True)]
+        try:
+            return self.stacked(rows)
+        except Exception as error:
+            raise self._misshapen(lanes, rows, error) from None
 
     def step(self, actions: np.ndarray) -> Stepped:
-        # Elements stay numpy's own: Gymnasium checks those faster than Python's numbers.
-        stepped = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
-        rows, rewards, ended, cut, _ = zip(*stepped, strict=True)
-        reward = np.array(rewards, np.float64)
-        terminated, truncated = np.array(ended, np.bool_), np.array(cut, np.bool_)
+        envs = iter(self.envs)
+        stepped: list[Any] = []
+        try:
+            # Elements stay numpy's own: Gymnasium checks those faster than Python's numbers.
+            stepped = [env.step(action) for env, action in zip(envs, actions, strict=True)]
+            rows, rewards, ended, cut, _ = zip(*stepped, strict=True)
+            reward = np.array(rewards, np.float64)
+            terminated, truncated = np.array(ended, np.bool_), np.array(cut, np.bool_)
+            if not reward.shape == terminated.shape == truncated.shape == (self.count,):
+                raise Broken("reward, terminated and truncated must be single values")
+            obs = self.stacked(rows)
+        except Exception as error:
+            if not stepped:  # so it is the environment's own
+                raise raised(error, self.count - length_hint(envs) - 1) from error
+            raise self._unusable(stepped, error) from None
         self.clock += 1
         if self.clock >= min(self.due):
             truncated |= self.clock == np.array(self.due)
-        return Stepped(self._stack(rows), reward, terminated, truncated, reward, terminated | truncated)
+        return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated)
 
-    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
-        rows = []
-        for lane, (env, seed, episode) in enumerate(zip(self.envs, seeds, actions, strict=True)):
-            obs, _ = env.reset(seed=seed)
-            for action in episode:
-                obs = env.step(action)[0]
-            self._begin(lane, len(episode))
-            rows.append(obs)
-        return self._stack(rows)
+    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Replayed:
+        lanes = range(self.count)
+        rows = [self._begin(lane, seed) for lane, seed in zip(lanes, seeds, strict=True)]
+        played = [self.play(lane, episode) for lane, episode in zip(lanes, actions, strict=True)]
+        rows = [seen if len(scores) else row for row, (seen, scores, _) in zip(rows, played, strict=True)]
+        return Replayed(
+            self.stacked(rows), [scores for _, scores, _ in played], [over for *_, over in played]
+        )
+
+    def play(self, lane: int, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
+        """One lane alone through some actions [length, ...]: what it sees then, its scores, and where it was over."""
+        env, obs = self.envs[lane], None
+        scores, over = np.zeros(len(actions)), np.zeros(len(actions), np.bool_)
+        for t, action in enumerate(actions):
+            try:
+                obs, scores[t], terminated, truncated, _ = env.step(action)
+            except Exception as error:
+                raise raised(error, lane) from error
+            self.due[lane] -= 1  # the clock of all lanes stands still
+            over[t] = terminated or truncated or self.due[lane] <= self.clock
+            if over[t]:
+                return obs, scores[: t + 1], over[: t + 1]
+        return obs, scores, over
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
 
-    def _begin(self, lane: int, age: int = 0) -> None:
-        """An episode is `age` steps old."""
+    def _begin(self, lane: int, seed: int | None) -> Any:
+        """The first observation of an episode."""
+        try:
+            result = self.envs[lane].reset(seed=seed)
+        except Exception as error:
+            raise raised(error, lane) from error
+        try:
+            check_reset_result(result)
+        except Broken as broken:
+            raise EnvironmentFault(f"cannot be used: {broken}", lane, broken=True) from None
         if self.time_limit is not None:
-            self.due[lane] = self.clock + self.time_limit - age
+            self.due[lane] = self.clock + self.time_limit
+        return result[0]
 
-    def _stack(self, rows: Sequence[Any]) -> Observation:
-        return _stack(self.observation_space, rows)
+    def stacked(self, rows: Sequence[Any]) -> Observation:
+        return stack(self.observation_space, rows)
+
+    def _unusable(self, stepped: Sequence[Any], error: Exception) -> Exception:
+        """Which environment's step returned something that is none, or else the error as it is: then it is ours."""
+        for lane, result in enumerate(stepped):
+            try:
+                check_step_result(result)
+            except Broken as broken:
+                return EnvironmentFault(f"cannot be used: {broken}", lane, broken=True)
+        return self._misshapen(range(self.count), [result[0] for result in stepped], error)
+
+    def _misshapen(self, lanes: Sequence[int], rows: Sequence[Any], error: Exception) -> Exception:
+        for lane, obs in zip(lanes, rows, strict=True):
+            try:
+                check_shape(self.observation_space, obs)
+            except Broken as broken:
+                return EnvironmentFault(f"cannot be used: {broken}", lane, broken=True)
+        return error
 
 
-def _without_wrappers(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int | None]:
+def raised(error: Exception, lane: int) -> EnvironmentFault:
+    return EnvironmentFault(f"raised {one_line(error)}", lane)
+
+
+def without_wrappers(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int | None]:
     """What is inside the wrappers that `gym.make` adds by itself, and the time limit they held."""
     limit = None
     while isinstance(env, TimeLimit | OrderEnforcing | PassiveEnvChecker):
@@ -137,7 +203,7 @@ def _without_wrappers(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int | 
     return env, limit
 
 
-def _has_time_limit(spec: EnvSpec | None) -> bool:
+def has_time_limit(spec: EnvSpec | None) -> bool:
     return spec is None or spec.max_episode_steps is not None
 
 
@@ -153,7 +219,7 @@ class VectorLanes:
         self.action_space = envs.single_action_space
         self.mode = AutoresetMode(envs.metadata["autoreset_mode"])
         spec = spec or envs.spec or getattr(getattr(envs, "envs", [None])[0], "spec", None)
-        self.has_time_limit = _has_time_limit(spec)
+        self.has_time_limit = has_time_limit(spec)
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:
         mask = np.zeros(self.count, np.bool_)
@@ -173,7 +239,7 @@ class VectorLanes:
         reward = np.asarray(reward, np.float64)
         return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated)
 
-    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
+    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Replayed:
         """All lanes step together, so each is reset when as many steps remain as it has actions.
 
         Until then it plays episodes that nobody looks at, with the actions of the longest one.
@@ -181,6 +247,7 @@ class VectorLanes:
         lengths = [len(episode) for episode in actions]
         longest = max(lengths)
         filler = actions[lengths.index(longest)]
+        scores, overs = np.zeros((longest, self.count)), np.zeros((longest, self.count), np.bool_)
         obs = self.reset(range(self.count), seeds)
         for t in range(longest + 1):
             starting = [lane for lane in range(self.count) if lengths[lane] == longest - t]
@@ -191,19 +258,25 @@ class VectorLanes:
             ahead = [t - longest + length for length in lengths]  # negative while a lane waits for its start
             rows = [actions[lane][i] if i >= 0 else filler[t] for lane, i in enumerate(ahead)]
             stepped = self.step(np.stack(rows))
-            obs = stepped.obs
+            obs, scores[t], overs[t] = stepped.obs, stepped.score, stepped.over
             over = np.flatnonzero(stepped.over).tolist()
             if over:
                 obs = tree_map(np.copy, obs)
                 put_rows(obs, self.reset(over, [None] * len(over)), over)
-        return obs
+        first = [longest - length for length in lengths]
+        columns = ([rows[start:, lane] for lane, start in enumerate(first)] for rows in (scores, overs))
+        return Replayed(obs, *columns)
 
     def close(self) -> None:
         self.envs.close()
 
 
-def _stack(space: spaces.Space[Any], rows: Sequence[Any]) -> Observation:
+def stack(space: spaces.Space[Any], rows: Sequence[Any]) -> Observation:
+    """Observations of lanes as one, [B, ...]; they must have the shape of their space, which compiled loops rely on."""
     if isinstance(space, spaces.Dict):
-        return {key: _stack(part, [row[key] for row in rows]) for key, part in space.spaces.items()}
+        return {key: stack(part, [row[key] for row in rows]) for key, part in space.spaces.items()}
     # In the space's own type: some environments hand out float64 against their declared float32.
-    return np.array(rows, dtype=space.dtype)
+    column = np.array(rows, dtype=space.dtype)
+    if column.shape[1:] != space.shape:
+        raise Broken(f"observations have shape {column.shape[1:]}, their space says {space.shape}")
+    return column

@@ -13,11 +13,13 @@ import gymnasium as gym
 from rl_training.config import Config
 from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.environments import Environments
-from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes
+from rl_training.envs.interface import Broken, check_has_spaces
+from rl_training.envs.lanes import Lanes, LocalLanes
 from rl_training.envs.masking import MaskInObservation, check_mask_space, gives_masks_in_info
 from rl_training.envs.spaces import check_action_space, check_observation_space
-from rl_training.envs.worker import make_in_worker
-from rl_training.errors import ConfigError, did_you_mean, one_line
+from rl_training.envs.trial import first_step, is_known, look_closer
+from rl_training.envs.worker_lanes import WorkerLanes
+from rl_training.errors import ConfigError, EnvironmentFault, did_you_mean, one_line
 
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 
@@ -37,14 +39,13 @@ def make_environments(
             config.env_id, config.env_kwargs, config.max_episode_steps, count, training
         )
     else:
-        limit = config.max_episode_steps
-        how = (count, config.vectorization, config.obeys_action_masks)
-        lanes = make_lanes(config.env_id, config.env_kwargs, limit, *how)
-        # Before the first reset, which stacks observations: a space nobody understands may not even stack.
-        check_observation_space(lanes.observation_space, f"env_id {config.env_id!r}: its observation")
-        check_action_space(lanes.action_space, f"env_id {config.env_id!r}: its action")
         if training:
             try_out(config)
+        limit = config.max_episode_steps
+        how = (count, config.vectorization, config.obeys_action_masks, config.env_timeout)
+        lanes = make_lanes(config.env_id, config.env_kwargs, limit, *how)
+        # Before the first reset, which stacks observations: a space nobody understands may not even stack.
+        check_spaces(config.env_id, lanes)
         if not lanes.has_time_limit and training:
             warnings.warn(
                 f"{config.env_id} has no time limit that Gymnasium knows of: resuming plays an open episode again "
@@ -57,7 +58,7 @@ def make_environments(
             lanes = make_lanes(config.env_id, config.env_kwargs, LONGEST_EVALUATION, *how)
         if config.obeys_action_masks:
             check_mask_space(config.env_id, lanes.observation_space, lanes.action_space)
-    return Environments(lanes if through is None else through(lanes), seed, stream)
+    return Environments(lanes if through is None else through(lanes), seed, stream, config.env_id)
 
 
 def environment_protocol(config: Config) -> dict[str, Any]:
@@ -73,7 +74,11 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
             import ale_py
 
             gym.register_envs(ale_py)
-        return gym.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+        env = gym.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+        check_has_spaces(env)
+        return env
+    except Broken as broken:
+        raise ConfigError(_unusable(env_id, str(broken))) from None
     except gym.error.DependencyNotInstalled as error:
         raise ConfigError(
             f"env_id {env_id!r} needs a package that is not installed: {one_line(error)}"
@@ -88,22 +93,40 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
         raise ConfigError(f"env_id {env_id!r} cannot be made: {one_line(error)}") from error
 
 
+def check_spaces(env_id: str, env: Any) -> None:
+    check_observation_space(env.observation_space, f"env_id {env_id!r}: its observation")
+    check_action_space(env.action_space, f"env_id {env_id!r}: its action")
+
+
 def try_out(config: Config) -> None:
-    """One reset and one step, so that an environment that cannot run is refused before a run is begun."""
-    env = make_env(config.env_id, config.env_kwargs, config.max_episode_steps)
+    """One reset and one step, so that an environment that cannot run is refused before a run is begun.
+
+    Of one that nobody knows, what else is worth a warning.
+    """
+    make = partial(make_env, config.env_id, config.env_kwargs, config.max_episode_steps)
+    env = make()
     try:
-        env.action_space.seed(0)
-        obs, info = env.reset(seed=0)
-        masked = "action_mask" in info or (isinstance(obs, dict) and "action_mask" in obs)
-        if not masked:  # a random action may be a forbidden one
-            env.step(env.action_space.sample())
+        check_spaces(config.env_id, env)
+        first_step(env)
+    except ConfigError:
+        raise
+    except Broken as broken:
+        raise ConfigError(_unusable(config.env_id, str(broken))) from None
     except Exception as error:
         settings = f"env_kwargs {config.env_kwargs}: " if config.env_kwargs else ""
         raise ConfigError(
-            f"{settings}env_id {config.env_id!r} fails at its first step: {one_line(error)}"
+            f"{settings}env_id {config.env_id!r} fails at its first step: {one_line(error)}; "
+            f"`rl-training check-env {config.env_id}` says more"
         ) from error
     finally:
         env.close()
+    for finding in [] if is_known(env.spec) else look_closer(make):
+        told = f"{config.env_id}: {finding} (`rl-training check-env {config.env_id}` says more)"
+        warnings.warn(told, stacklevel=3)
+
+
+def _unusable(env_id: str, why: str) -> str:
+    return f"env_id {env_id!r} cannot be used: {why}; `rl-training check-env {env_id}` says more"
 
 
 def make_lanes(
@@ -113,11 +136,12 @@ def make_lanes(
     count: int,
     vectorization: str,
     action_masks: bool = False,
+    timeout: float | None = None,
 ) -> Lanes:
     """`count` equal environments, stepped in this process ("sync") or in a process each ("async").
 
-    `action_masks` puts masks that an environment gives in its info into its observations. A native vector
-    environment enters here: anything with the methods of `Lanes`.
+    `action_masks` puts masks that an environment gives in its info into its observations; `timeout` is for processes
+    that do not answer, in seconds. A native vector environment enters here: anything with the methods of `Lanes`.
     """
     env = make_env(env_id, env_kwargs, max_episode_steps)
     masked = action_masks and gives_masks_in_info(env)
@@ -125,14 +149,11 @@ def make_lanes(
     if vectorization == "sync":
         others = [make_env(env_id, env_kwargs, max_episode_steps) for _ in range(count - 1)]
         return LocalLanes([env, *(map(MaskInObservation, others) if masked else others)])
-    # Made once here, so that a wrong id is an error in one line; the workers make theirs from its spec, which
-    # also holds what only this process has registered, and they need not import this package.
-    assert env.spec is not None
-    makers = [partial(make_in_worker, env.spec)] * count
-    spec = env.spec
-    env.close()
-    disabled = gym.vector.AutoresetMode.DISABLED
-    return VectorLanes(gym.vector.AsyncVectorEnv(makers, autoreset_mode=disabled, context="forkserver"), spec)
+    try:
+        return WorkerLanes(env, count, timeout)
+    except EnvironmentFault as fault:
+        fault.env_id = env_id
+        raise
 
 
 def _nearest(env_id: str) -> str:

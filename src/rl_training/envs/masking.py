@@ -28,7 +28,10 @@ def num_choices(space: spaces.Space[Any]) -> tuple[int, ...]:
 
 def gives_masks_in_info(env: gym.Env[Any, Any]) -> bool:
     """Whether an environment of discrete actions has a mask in its info; this resets it once to look."""
-    return bool(num_choices(env.action_space)) and MASK in env.reset(seed=0)[1]
+    if not num_choices(env.action_space):
+        return False
+    result = env.reset(seed=0)
+    return isinstance(result, tuple) and len(result) == 2 and MASK in result[1]
 
 
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):

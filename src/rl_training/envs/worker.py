@@ -1,15 +1,126 @@
-"""What the worker processes of async environments run; they import nothing heavier than Gymnasium."""
+"""What the worker processes of async environments run; they import nothing heavier than Gymnasium.
+
+A worker is one lane: it is asked through a pipe, and what its environment shows goes through shared memory. It ends
+when its pipe does, and by nothing else short of SIGKILL: signals to a whole process group are for the trainer.
+"""
 
 from __future__ import annotations
 
-import signal
+import math
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from multiprocessing import connection
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.envs.lanes import LocalLanes
+from rl_training.errors import ConfigError, EnvironmentFault, one_line, traceback_of
+from rl_training.processes import end_with_the_parent, ignore_signals
+from rl_training.trees import put_rows
+
+NAME = "rl_training environment"  # of a worker's process, with the number of its lane
+WITHOUT_GUARD = 64  # a worker's exit code where the script that started it would train again
+GUARD = (
+    'this script trains while a worker process imports it: put the training below `if __name__ == "__main__":` '
+    "(needed for vectorization: async)"
+)
 
 
-def make_in_worker(spec: EnvSpec) -> gym.Env[Any, Any]:
-    """One environment. Ctrl-C reaches every process of a terminal: only the trainer may act on it, and save."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return gym.make(spec)
+class Columns:
+    """Arrays [B, ...] of what lanes do and see, in one block of memory; without one, only its size is counted."""
+
+    def __init__(self, observation_space: Any, action_space: Any, count: int, memory: Any = None) -> None:
+        self.memory, self.bytes, self.count = memory, 0, count
+        self.obs = self._of_space(observation_space)
+        self.action = self._array(action_space.shape, action_space.dtype)
+        self.reward = self._array((), np.dtype(np.float64))
+        self.terminated, self.truncated = (self._array((), np.dtype(np.bool_)) for _ in range(2))
+
+    def _of_space(self, space: Any) -> Any:
+        if isinstance(space, spaces.Dict):
+            return {key: self._of_space(part) for key, part in space.spaces.items()}
+        return self._array(space.shape, space.dtype)
+
+    def _array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        first, size = self.bytes, self.count * math.prod(shape)
+        self.bytes += -(-size * dtype.itemsize // 64) * 64  # each begins with a cache line
+        if self.memory is None:
+            return None
+        return np.frombuffer(self.memory, dtype, size, first).reshape(self.count, *shape)
+
+
+def serve(
+    pipe: connection.Connection,
+    make: Callable[[], gym.Env[Any, Any]],
+    lane: int,
+    count: int,
+    memory: Any,
+) -> None:
+    """The life of a worker: make the environment, then do what is asked until the trainer is gone."""
+    ignore_signals()
+    end_with_the_parent()
+    try:
+        try:
+            worker = Worker(make(), lane, count, memory)
+            pipe.send(None)
+            while True:
+                name, arguments = pipe.recv()
+                pipe.send(getattr(worker, name)(*arguments))
+        except (EOFError, OSError):
+            return
+        except Exception as error:  # whatever the environment raises
+            pipe.send(told(error, lane))
+    except OSError:
+        return  # nobody listens any more
+
+
+class Worker:
+    """What can be asked of a worker: the methods of a lane, with its answers in the shared columns."""
+
+    def __init__(self, env: gym.Env[Any, Any], lane: int, count: int, memory: Any) -> None:
+        self.lanes, self.lane = LocalLanes([env]), lane
+        self.columns = Columns(env.observation_space, env.action_space, count, memory)
+
+    def reset(self, seed: int | None) -> None:
+        put_rows(self.columns.obs, self.lanes.reset([0], [seed]), slice(self.lane, self.lane + 1))
+
+    def step(self) -> None:
+        columns, lane = self.columns, self.lane
+        stepped = self.lanes.step(columns.action[lane : lane + 1])
+        put_rows(columns.obs, stepped.obs, slice(lane, lane + 1))
+        columns.reward[lane] = stepped.reward[0]
+        columns.terminated[lane], columns.truncated[lane] = stepped.terminated[0], stepped.truncated[0]
+
+    def play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        obs, scores, over = self.lanes.play(0, actions)
+        put_rows(self.columns.obs, self.lanes.stacked([obs]), slice(self.lane, self.lane + 1))
+        return scores, over
+
+
+class Told(tuple):
+    """An environment's fault as it goes through a pipe: the fault, and the text of its traceback or nothing."""
+
+
+def told(error: Exception, lane: int) -> Told:
+    if isinstance(error, EnvironmentFault):
+        error.env_index = lane
+        return Told((error, traceback_of(error)))
+    fault = EnvironmentFault(f"raised {one_line(error)}", lane)
+    return Told((fault, "".join(traceback.format_exception(error))))
+
+
+def refuse_to_train_in_an_import() -> None:
+    """Refuse what a script asks for while a process of its own imports it: it would be done again in every worker.
+
+    In our workers, and in the server that forks them, nothing is said: the exit code tells the trainer, which says it.
+    """
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):
+        if process.name.startswith((NAME, "MainProcess")):
+            os._exit(WITHOUT_GUARD)
+        raise ConfigError(GUARD)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rl_training.data.batch import Batch
-from rl_training.errors import ActorError
+from rl_training.errors import ActorError, Elsewhere
 from rl_training.fleet.actor import Fragment, Request
 from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.stateful import Stateful
@@ -249,10 +249,10 @@ class Fleet(Stateful):
             raise outcome
         self.failures[request.stream] += 1
         if self.failures[request.stream] >= MOST_FAILURES:
+            last = outcome.traceback.rstrip().rpartition("\n")[2]
             raise ActorError(
-                f"actor {request.stream} failed {MOST_FAILURES} times in a row at its fragment {request.number}:\n"
-                f"{outcome.traceback}"
-            )
+                f"actor {request.stream} failed {MOST_FAILURES} times in a row at its fragment {request.number}: {last}"
+            ) from Elsewhere(outcome.traceback)
         self._again(request)
 
     def _lose(self, index: int, reason: str) -> None:

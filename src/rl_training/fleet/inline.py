@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ import torch
 from rl_training.fleet.actor import Actor, Request
 from rl_training.fleet.fleet import Fleet, Outcome, Ready
 from rl_training.fleet.local import outcome_of
+from rl_training.state.seeding import generators_kept
 
 
 class InlineFleet(Fleet):
@@ -59,12 +59,9 @@ class InlineFleet(Fleet):
 def as_if_elsewhere() -> Iterator[None]:
     """Play with one thread, and leave the learner's threads and generators as they were."""
     threads = torch.get_num_threads()
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     torch.set_num_threads(1)
     try:
-        yield
+        with generators_kept():
+            yield
     finally:
         torch.set_num_threads(threads)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])

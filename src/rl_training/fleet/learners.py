@@ -32,6 +32,7 @@ from rl_training.data.batch import Batch
 from rl_training.errors import RunError, one_line
 from rl_training.fleet.local import die_with
 from rl_training.fleet.weights import pack, unpack
+from rl_training.processes import blocked_signals
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Now
 
@@ -82,15 +83,14 @@ class Learners:
                 ours, theirs = socket.socketpair()
                 command = f"from rl_training.fleet.learners import serve; serve({theirs.fileno()})"
                 environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-                self.processes.append(
-                    subprocess.Popen(
+                with blocked_signals():
+                    process = subprocess.Popen(
                         [sys.executable, "-c", command],
                         pass_fds=[theirs.fileno()],
                         env=environment,
                         stdin=subprocess.DEVNULL,
-                        start_new_session=True,  # Ctrl-C is for the first learner alone
                     )
-                )
+                self.processes.append(process)
                 theirs.close()
                 self.connections.append(Connection(ours.detach()))
                 self.connections[-1].send(

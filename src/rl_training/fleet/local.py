@@ -26,9 +26,10 @@ import numpy as np
 import torch
 
 from rl_training.data.batch import Batch
-from rl_training.errors import NonFiniteError, UserError
+from rl_training.errors import EnvironmentFault, NonFiniteError, UserError, traceback_of
 from rl_training.fleet.actor import Actor, Fragment, Request
 from rl_training.fleet.fleet import Failed, Fleet, Lost, Outcome, Ready
+from rl_training.processes import ignore_signals
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -120,7 +121,9 @@ def outcome_of(actor: Actor, request: Request, weights: np.ndarray, columns: Bat
         return actor.play(request, weights, columns)
     except (UserError, NonFiniteError) as error:
         return error
-    except Exception:  # whatever an environment raises
+    except EnvironmentFault as error:
+        return Failed(traceback_of(error) or str(error))
+    except Exception:  # whatever else there is
         return Failed(traceback.format_exc())
 
 
@@ -137,10 +140,7 @@ def leave_the_learner(keep: int, nowhere: int) -> None:
     Among its files are the lock of its run and the pipes of other actors; an end of those that lives on here would
     hide its death. They are not closed but led nowhere, so that no number is taken by another file.
     """
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes: only the learner may act on it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ignore_signals()
     die_with(os.getppid())
     for name in os.listdir("/dev/fd"):
         if int(name) > 2 and int(name) not in (keep, nowhere):

@@ -268,6 +268,9 @@ class ActorLearnerTrainer(Trainer):
     def timing(self) -> dict[str, float]:
         return self.fleet.timing()
 
+    def largest_reward(self) -> float | None:
+        return float(abs(self.columns["reward"]).max())
+
     def close(self) -> None:
         self.fleet.close()
         self.learners.close()

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shlex
 import signal
 import threading
 import time
@@ -22,7 +24,7 @@ from typing import Any
 
 from rl_training.config import Config
 from rl_training.envs.spaces import space_to_json
-from rl_training.errors import NonFiniteError, StorageError
+from rl_training.errors import EnvironmentFault, NonFiniteError, StorageError
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.display import Display, Pace
 from rl_training.runtime.evaluation import evaluate
@@ -36,6 +38,7 @@ from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
+from rl_training.trust import foreign
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,6 @@ class Engine:
             self.metrics_log.truncate(progress.metrics_bytes)
             self.timing_log = AppendLog(self.run.timing_path)
         self.trackers = Trackers(self.display.warning)
-        self.display.start(config, self.run.path, progress.steps, total)
-        for line in self.trainer.encoders():
-            self.display.message(line)
         self.began, self.began_at = time.perf_counter(), progress.steps
         self.pace = Pace(total)
         self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)
@@ -130,10 +130,16 @@ class Engine:
             if progress.steps < total:
                 self.trackers.start(config, self.run)
             with stop_signals() as stop:
+                self.display.start(config, self.run.path, progress.steps, total)
+                for line in self.trainer.encoders():
+                    self.display.message(line)
                 while progress.steps < total and stop.number is None:
                     self._iterate()
                 if self.last_good is None or progress.done_at["checkpoint"] != progress.steps:
                     self._checkpoint()  # a signal came between two checkpoints
+        except EnvironmentFault as fault:
+            fault.step, fault.going_on = progress.steps, self._going_on()
+            raise
         finally:
             self._close()
         self.display.finish(progress.latest)
@@ -141,6 +147,12 @@ class Engine:
         interrupted = stop.number if progress.steps < total else None
         sampled = config.samples_evaluations
         return Result(dict(progress.latest), self.run.path, self.last_good, interrupted, sampled)
+
+    def _going_on(self) -> str:
+        """What is left of a run that fails now, and the command that continues it."""
+        step = int(self.last_good.name.rpartition("-")[2]) if self.last_good else 0
+        left = f"continues from step {step}" if step else "starts again: there is no checkpoint yet"
+        return f"`{resume_command(self.config, self.run.path)}` {left}"
 
     def _close(self) -> None:
         """Let go of files, environments and worker processes, however the run ended."""
@@ -158,8 +170,9 @@ class Engine:
             try:
                 metrics = self.trainer.iterate(knobs)
             except NonFiniteError as error:
-                steps = progress.steps + (error.step or 0)
-                raise NonFiniteError(error.tensor, error.env_index, steps) from error
+                error.step = progress.steps + (error.step or 0)
+                error.env_id, error.largest_reward = config.env_id, self.trainer.largest_reward()
+                raise
         collect = metrics.gathered - (began if metrics.began is None else metrics.began)
         self.spent["collect"] += collect
         self.spent["learn"] -= collect
@@ -257,8 +270,17 @@ class Engine:
             raise StorageError(f"cannot write to {self.run.path}: {error}; {left}") from error
 
 
+def resume_command(config: Config, run_dir: Path) -> str:
+    """The command that continues a run, to be pasted into a shell."""
+    trust = " --trust" if foreign(config) else ""
+    return f"rl-training resume {shlex.quote(str(run_dir))}{trust}"
+
+
 def _line(values: Mapping[str, float]) -> bytes:
     return json.dumps(values, allow_nan=False).encode() + b"\n"
+
+
+SAME_REQUEST = 1.0  # seconds
 
 
 class StopSignals:
@@ -269,17 +291,25 @@ class StopSignals:
 
 @contextmanager
 def stop_signals() -> Iterator[StopSignals]:
-    """SIGINT and SIGTERM ask once politely; a second one acts as it would have done without us."""
-    stop = StopSignals()
+    """SIGINT and SIGTERM ask once politely; a second one acts as it would have done without us.
+
+    `timeout` and its like send one to the process and one to its group: what comes within a second of the first is the
+    same request.
+    """
+    stop, asked = StopSignals(), 0.0
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame: FrameType | None) -> None:
-        stop.number = number
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        nonlocal asked
+        if stop.number is None:
+            stop.number, asked = number, time.monotonic()
+        elif time.monotonic() - asked > SAME_REQUEST:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+            os.kill(os.getpid(), number)
 
     for number in before:
         signal.signal(number, ask)

@@ -133,6 +133,9 @@ class OffPolicyTrainer(Trainer):
         rest = {name: batch[name].to(self.agent.device) for name in ("action", "reward", "discount")}
         return batch | inputs | rest
 
+    def largest_reward(self) -> float | None:
+        return self.replay.largest_reward()
+
     def close(self) -> None:
         self.environments.close()
 

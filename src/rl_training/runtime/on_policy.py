@@ -130,5 +130,9 @@ class OnPolicyTrainer(Trainer):
         batch = flatten_time(self.time_batch(rollout))
         return batch | {"obs": tree_map(laid_out, batch["obs"])}
 
+    def largest_reward(self) -> float | None:
+        reward = self.collector.columns.get("reward")
+        return None if reward is None else float(abs(reward).max())
+
     def close(self) -> None:
         self.collector.environments.close()

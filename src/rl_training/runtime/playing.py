@@ -14,7 +14,7 @@ import numpy as np
 
 from rl_training.config import Config
 from rl_training.envs.atari import is_atari
-from rl_training.envs.lanes import Lanes, Observation, Stepped
+from rl_training.envs.lanes import Lanes, Observation, Replayed, Stepped
 from rl_training.envs.making import make_env
 from rl_training.errors import UserError, add_extra, one_line
 from rl_training.extras import require_extra
@@ -145,7 +145,7 @@ class Filmed:
         self.show(self._picture(stepped.obs))
         return stepped
 
-    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Observation:
+    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Replayed:
         return self.lanes.replay(seeds, actions)
 
     def close(self) -> None:

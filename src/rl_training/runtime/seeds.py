@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import re
 import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rl_training.config import Config, load_config
-from rl_training.errors import ActorError, NonFiniteError, RunError, StorageError, UserError, one_line
+from rl_training.errors import EnvironmentFault, NonFiniteError, RunError, StorageError, UserError, one_line
+from rl_training.processes import SIGNALS, end_with_the_parent, ensure_fork_server
 from rl_training.runtime import workflows
 from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.engine import stop_signals
@@ -198,7 +198,10 @@ class _Teller(QuietDisplay):
     """The display of a seed in its own process: it tells the parent."""
 
     def __init__(self, pipe: connection.Connection) -> None:
-        self.pipe = pipe
+        self.pipe, self.training = pipe, False
+
+    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
+        self.training = True
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
         self.pipe.send(("update", steps, dict(metrics)))
@@ -208,33 +211,34 @@ class _Teller(QuietDisplay):
 
 
 def _train_one(settings: dict[str, Any], path: Path, pipe: connection.Connection) -> None:
-    """A seed in a process of its own; what it comes to is told through the pipe."""
-    os.setpgid(0, 0)  # Ctrl-C goes to the parent alone, which passes it on once
-    _end_with_the_parent()
+    """A seed in a process of its own; what it comes to is told through the pipe.
+
+    A signal may come twice, to all processes of the command and from the parent, which passes it on: one is enough.
+    """
+    teller = _Teller(pipe)
+
+    def quit_early(number: int, frame: Any) -> None:
+        if not teller.training:  # else the engine has been asked
+            raise SystemExit
+
+    for number in SIGNALS:
+        signal.signal(number, quit_early)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    end_with_the_parent()
     escape_streams()
     try:
-        result = go_on(load_config(settings), path, _Teller(pipe))
+        result = go_on(load_config(settings), path, teller)
         pipe.send(("end", "stopped" if result.interrupted else "done", ""))
-    except (UserError, NonFiniteError, StorageError, ActorError) as error:
+    except SystemExit:
+        pipe.send(("end", "stopped", ""))
+    except (UserError, NonFiniteError, StorageError, EnvironmentFault) as error:
         pipe.send(("end", "failed", " ".join(str(error).splitlines())))
-
-
-def _end_with_the_parent() -> None:
-    """A seed must not outlive a parent that was killed: the next command would find its run taken."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)  # as good as a kill, and a kill loses nothing
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run_all(experiment: Experiment, jobs: int, display: SeedsDisplay, stop: Any) -> None:
     waiting = [run for run in experiment.runs if run.status != "done"]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # torch is loaded once for all seeds
+    ensure_fork_server(__name__)  # torch is loaded once for all seeds
     running: dict[connection.Connection, tuple[SeedRun, Any]] = {}
     passed_on = False
     said: set[str] = set()
@@ -280,7 +284,11 @@ def _hear(
         pipe.close()
         del running[pipe]
         if run.status == "running":
-            run.status, run.problem = "failed", f"its process ended with {process.exitcode}"
+            early = process.exitcode in [
+                -number for number in SIGNALS
+            ]  # before it could do anything about it
+            problem = "" if early else f"its process ended with {process.exitcode}"
+            run.status, run.problem = "stopped" if early else "failed", problem
         display.update(run)
         return
     if kind == "update":

@@ -71,6 +71,10 @@ class Trainer(Stateful):
         """What a line of timing.jsonl shall hold besides the speed: all that depends on the clock."""
         return {}
 
+    def largest_reward(self) -> float | None:
+        """The largest reward of late, without its sign, for the message about a loss that is not finite."""
+        return None
+
     def close(self) -> None:
         """Let go of processes and emulators."""
 

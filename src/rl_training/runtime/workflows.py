@@ -16,6 +16,7 @@ from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.making import environment_protocol
 from rl_training.envs.spaces import ActionCodec, space_from_json
+from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError
 from rl_training.registry import trainer_class
 from rl_training.runtime.allocator import keep_freed_memory
@@ -248,7 +249,7 @@ class LoadedPolicy:
         name, space = next(tree_leaves(_spaces(self.observation_space), ""))
         single = np.ndim(leaves[name]) == len(space.shape)
         batch = tree_map(lambda part: np.asarray(part)[None] if single else np.asarray(part), obs)
-        self._check_shapes(batch)
+        self._check(batch)
         lanes = len(next(tree_leaves(batch, ""))[1])
         if lanes != self.lanes:
             self.carry, self.lanes = self.agent.initial(lanes), lanes
@@ -256,13 +257,15 @@ class LoadedPolicy:
         actions = self.codec.to_env(acted["action"])
         return actions[0] if single else actions
 
-    def _check_shapes(self, batch: Any) -> None:
+    def _check(self, batch: Any) -> None:
         """Small networks act in compiled loops that look at no bounds: what does not fit must not get there."""
         expected = dict(tree_leaves(_spaces(self.observation_space), "observation"))
         for name, part in tree_leaves(batch, "observation"):
             shape = expected[name].shape
             if part.shape[1:] != shape:
                 raise ValueError(f"{name} has shape {part.shape[1:]}, the policy expects {shape}")
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                raise ValueError(f"{name} is not finite: it holds a NaN or an infinity")
 
 
 def _spaces(space: Any) -> Any:
@@ -353,6 +356,7 @@ def saved_config(saved: Mapping[str, Any]) -> Config:
 
 
 def make_trainer(config: Config) -> Trainer:
+    refuse_to_train_in_an_import()
     if config.device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(f"device: {config.device} cannot be used here: torch finds no GPU")
     require_trackers(config)
@@ -365,6 +369,7 @@ def load_agent(
     path: str | Path, checkpoint: Which, device: str | None = None
 ) -> tuple[Config, Any, Mapping[str, Any]]:
     """The config and the agent of a checkpoint, and all that was saved of its policy."""
+    refuse_to_train_in_an_import()
     saved = _read_policy(path, checkpoint)
     with taking_over(path):
         config = saved_config(saved)

@@ -16,9 +16,17 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rl_training.errors import CheckpointError, ConfigError, NonFiniteError, StorageError, UserError, one_line
+from rl_training.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFault,
+    NonFiniteError,
+    StorageError,
+    UserError,
+    one_line,
+)
 
-OURS = (UserError, StorageError, NonFiniteError)
+OURS = (UserError, StorageError, NonFiniteError, EnvironmentFault)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import operator
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -35,3 +37,15 @@ def seed_everything(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leave the generators of this process as they were, whatever is drawn from them within."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

@@ -1,0 +1,8 @@
+"""Loaded by the fork server alone: what it forks may be anybody's, and gets the signals that it blocks for itself."""
+
+import os
+import signal
+
+from rl_training.processes import SIGNALS
+
+os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS))
