@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Iterable
-from os.path import commonprefix
 from types import TracebackType
 
 
@@ -177,9 +176,10 @@ def _letters(word: str) -> int:
 
 def _slips(a: str, b: str) -> int:
     """Letters inserted, left out, replaced or swapped with their neighbour on the way from a to b."""
-    for step in (1, -1):  # equal beginnings and equal ends cost nothing
-        same = len(commonprefix([a[::step], b[::step]]))
-        a, b = (a[same:], b[same:]) if step == 1 else (a[: len(a) - same], b[: len(b) - same])
+    while a and b and a[0] == b[0]:  # equal beginnings and equal ends cost nothing
+        a, b = a[1:], b[1:]
+    while a and b and a[-1] == b[-1]:
+        a, b = a[:-1], b[:-1]
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, letter in enumerate(a, start=1):
