@@ -10,10 +10,12 @@ import pytest
 from runs import in_child
 from test_compare import write_run
 
+from rl_training.config_text import parse_yaml
 from rl_training.reporting import columns, comparison, report
 from rl_training.reporting.columns import Column
 from rl_training.reporting.records import find_runs, read_run
 from rl_training.state import chain
+from rl_training.state.run_directory import RunDirectory
 
 METRICS = [f"metric_{number}" for number in range(24)]
 
@@ -21,7 +23,8 @@ METRICS = [f"metric_{number}" for number in range(24)]
 def write_long_run(path: Path, size: int) -> int:
     """A run with a log of so many bytes, all its lines in their chain; how many lines of training it has."""
     write_run(path, [1.0], total_timesteps=10**12)
-    (path / "manifest.json").write_text('{"format": 2, "config": {}}')
+    written = parse_yaml((path / "config.yaml").read_text(), "config.yaml").data
+    RunDirectory(path).write_manifest(written, threads=1)
     written, value, lines = 0, chain.START, 0
     timing = {"wall_seconds": 1.5, "steps_per_second": 5012.5, "collect_seconds": 1.25, "learn_seconds": 0.1}
     with (path / "metrics.jsonl").open("wb") as log, (path / "timing.jsonl").open("w") as clock:

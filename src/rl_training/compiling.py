@@ -1,6 +1,6 @@
 """`njit` for the whole package, and the folder of numba's cache: one that no other user can write.
 
-The index of the cache is a pickle, so whoever can write to it runs code here. Four places are tried: what
+The index of the cache is pickled, so whoever can write to it runs code here. Four places are tried: what
 `NUMBA_CACHE_DIR` names, the `__pycache__` folders of the package, the user's cache in the home directory, and, with a
 warning, the temporary directory. There a folder of a name that others can guess counts only if it is this user's own.
 `__pycache__` needs no such check: Python itself runs the bytecode that lies there.

@@ -15,8 +15,8 @@ from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.reporting.columns import Columns, Curve
 from rl_training.runtime.controls import find_control
 from rl_training.state import chain, checkpoints
-from rl_training.state.formats import FIRST_CHAINED
-from rl_training.state.run_directory import RunDirectory
+from rl_training.state.formats import FIRST_COVERED
+from rl_training.state.run_directory import RunDirectory, changed_keys
 
 SCORE = "eval/mean_return"
 SHOWN_WITH_SPREAD = (SCORE, "eval/std_return", "episode_return", "episode_return_std")
@@ -67,6 +67,9 @@ def read_run(
         isinstance(config.get(name), kind) for name, kind in needed.items()
     ):
         raise RunError(f"{run.config_path}: not the config of a run (it needs {', '.join(needed)})")
+    changed = changed_keys(config, _made_with(manifest))
+    if changed:
+        warn(f"{run.config_path}: {', '.join(changed)} differs from manifest.json, so one of them is damaged")
     knobs = knob_names(config) if only is None else ()
     metrics = Columns(only=only, whole=SHOWN_WITH_SPREAD, expected=knobs)
     log = Log(run.metrics_path, _mark(run, manifest))
@@ -77,6 +80,11 @@ def read_run(
     if log.damage:
         warn(log.damage)
     return Record(run.path, config, manifest, metrics, log.damage)
+
+
+def _made_with(manifest: dict[str, Any]) -> dict[str, Any]:
+    made = manifest.get("config")
+    return made if isinstance(made, dict) else {}
 
 
 def knob_names(config: dict[str, Any]) -> list[str]:
@@ -90,7 +98,7 @@ def _mark(run: RunDirectory, manifest: dict[str, Any]) -> chain.Mark | None:
     except CheckpointError:
         mark = None
     new = chain.Mark(0, chain.START, 0)
-    return mark or (new if manifest["format"] >= FIRST_CHAINED else None)
+    return mark or (new if manifest["format"] >= FIRST_COVERED else None)
 
 
 class Log:

@@ -31,8 +31,8 @@ from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
 from rl_training.runtime.trackers import Trackers
 from rl_training.runtime.trainer import Trainer
-from rl_training.state import chain, checkpoints
-from rl_training.state.files import AppendLog
+from rl_training.state import chain, checkpoints, files
+from rl_training.state.files import AppendLog, HeldDirectory
 from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
@@ -122,6 +122,9 @@ class Engine:
             self.metrics_log = AppendLog(self.run.metrics_path)
             self.metrics_log.truncate(progress.metrics_bytes)
             self.timing_log = AppendLog(self.run.timing_path)
+            self.held = HeldDirectory(self.run.path)
+            beginnings = (self.run.config_path, self.run.manifest_path)
+            self.beginnings = {path: path.read_bytes() for path in beginnings if path.exists()}
         self.trackers = Trackers(self.display.warning)
         self.began, self.began_at = time.perf_counter(), progress.steps
         self.pace = Pace(total)
@@ -135,8 +138,9 @@ class Engine:
                     self.display.message(line)
                 while progress.steps < total and stop.number is None:
                     self._iterate()
-                if self.last_good is None or progress.done_at["checkpoint"] != progress.steps:
-                    self._checkpoint()  # a signal came between two checkpoints
+                self._refuse_lost_directory()
+                if progress.done_at["checkpoint"] != progress.steps or not self._is_saved():
+                    self._checkpoint()  # a signal came between two checkpoints, or someone removed the last one
         except EnvironmentFault as fault:
             fault.step, fault.going_on = progress.steps, self._going_on()
             raise
@@ -161,6 +165,7 @@ class Engine:
         for log in (self.metrics_log, self.timing_log):
             with self._storing():
                 log.close()
+        self.held.close()
 
     def _iterate(self) -> None:
         config, progress, total = self.config, self.progress, self.config.total_timesteps
@@ -209,6 +214,7 @@ class Engine:
         timing = {"wall_seconds": round(seconds, 3), "steps_per_second": round(speed, 1)}
         timing |= {f"{name}_seconds": round(spent, 3) for name, spent in self.spent.items()}
         timing |= self.trainer.timing()
+        self._refuse_lost_directory()
         with self._storing():
             said: dict[str, float | str] = {"step": self.progress.steps, **values, **(marks or {})}
             line, self.progress.chain = chain.linked(self.progress.chain, said)
@@ -229,11 +235,15 @@ class Engine:
         self._write({f"eval/{name}": value for name, value in result.items()})
         if result["mean_return"] > self.progress.best_return:
             self.progress.best_return = result["mean_return"]
+            self._refuse_lost_directory()
             with self._storing():
                 checkpoints.save_policy(self.run.best, steps, {"policy": self._policy()})
 
     def _checkpoint(self) -> None:
+        self._refuse_lost_directory()
         with self._storing():
+            self._restore_files()
+            lost = self.store.forget_missing()
             self.metrics_log.fsync()
             self.timing_log.fsync()
             self.progress.metrics_bytes = self.metrics_log.tell()
@@ -247,6 +257,44 @@ class Engine:
             self.last_good = checkpoints.save_checkpoint(
                 self.run.checkpoints, self.progress.steps, tree, self.config.keep_checkpoints
             )
+        if lost:
+            raise StorageError(
+                f"{self.store.folder}: {lost} segments were removed while the run wrote to it; not lost: "
+                f"{self.last_good.name}, saved whole from memory; lost: older checkpoints that need them; "
+                f"go on with {resume_command(self.config, self.run.path)}"
+            )
+
+    def _is_saved(self) -> bool:
+        return self.last_good is not None and self.last_good.is_dir()
+
+    def _restore_files(self) -> None:
+        """Write again what someone removed of the run's own files, so that a checkpoint can be resumed."""
+        gone = [log.path for log in (self.metrics_log, self.timing_log) if log.restore()]
+        for path, content in self.beginnings.items():
+            if not path.exists():
+                files.replace_file(path, content)
+                gone.append(path)
+        for path in gone:
+            self.display.warning(f"{path}: was removed or replaced while the run wrote to it; written again")
+
+    def _refuse_lost_directory(self) -> None:
+        """End where the run directory is no longer: what is written to its name would be no run."""
+        if self.held.is_here():
+            return
+        moved = self.held.moved_to()
+        if moved is None:
+            raise StorageError(
+                f"{self.run.path}: was removed while the run wrote to it; lost: its checkpoints, metrics and config; "
+                "nothing of it is left"
+            )
+        name = self.last_good.name if self.last_good else None
+        kept = (
+            f"all up to {name}" if name and (moved / "checkpoints" / name).is_dir() else "config and metrics"
+        )
+        raise StorageError(
+            f"{self.run.path}: was moved to {moved} while the run wrote to it; lost: the steps since its last "
+            f"checkpoint; not lost: {kept}; go on with {resume_command(self.config, moved)}"
+        )
 
     def _policy(self) -> dict[str, Any]:
         """All that is needed to act again: the agent's state, and what its networks are built from."""

@@ -17,11 +17,13 @@ from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.workflows import (
     ACCEPTED_DAMAGE,
     begin_run,
+    begun_with,
     check_log,
     check_manifest,
     make_trainer,
     refuse_changed_config,
     run_engine,
+    saved_config,
     threads_of,
 )
 from rl_training.state import chain, checkpoints, files
@@ -51,11 +53,12 @@ def fork(
     threads = check_manifest(manifest, display)
     old = load_run_config(parent.config_path)
     with taking_over(path):
-        refuse_changed_config(old, tree["policy"])
+        refuse_changed_config(old, saved_config(tree["policy"]), path.name)
         step = int(tree["progress"]["steps"])
     config = load_run_config(parent.config_path, overrides)
     changes = _changes(old, config)
     refuse_untrusted(config, trust or trust_env, own=changes)
+    refuse_changed_config(old, begun_with(parent, manifest), "manifest.json")
     _refuse_what_cannot_change(config, changes, step, path)
     with taking_over(path):
         damage = check_log(parent, tree, display, accept=accept_damaged_log)

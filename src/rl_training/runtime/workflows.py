@@ -11,13 +11,14 @@ import numpy as np
 import torch
 
 from rl_training.config import Config, dump_config, load_config, load_run_config
+from rl_training.config_text import to_yaml
 from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.making import environment_protocol
 from rl_training.envs.spaces import ActionCodec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
-from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError
+from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
 from rl_training.registry import trainer_class
 from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.controls import idle_knobs
@@ -29,7 +30,7 @@ from rl_training.runtime.trackers import require_trackers
 from rl_training.runtime.trainer import Trainer, default_threads
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.restoring import no_larger_than, taking_over
-from rl_training.state.run_directory import RunDirectory, versions
+from rl_training.state.run_directory import RunDirectory, changed_keys, versions
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
 from rl_training.trust import refuse_untrusted
@@ -110,23 +111,23 @@ def resume(
     display = display or QuietDisplay()
     run = RunDirectory.open(run_dir)
     with run.lock():
-        threads = check_manifest(run.read_manifest(), display)
+        manifest = run.read_manifest()
+        threads = check_manifest(manifest, display)
         config = load_run_config(run.config_path)
         if expected is None:
             refuse_untrusted(config, trust or trust_env)
         else:
             refuse_other_config(run.config_path, load_config(run.config_path), expected)
+        refuse_changed_config(config, begun_with(run, manifest), "manifest.json")
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
         if found is not None:
             with taking_over(found[0]):
-                refuse_changed_config(config, found[1]["policy"])
+                refuse_changed_config(config, saved_config(found[1]["policy"]), found[0].name)
                 finished = found[1]["progress"]["steps"] >= config.total_timesteps
                 damage = check_log(run, found[1], display, accept=accept_damaged_log)
                 if damage is not None and finished:
                     latest = dict(found[1]["progress"]["latest"])
                     return Result(latest, run.path, found[0], sampled=config.samples_evaluations)
-            if damage is not None:
-                run.note(ACCEPTED_DAMAGE, **damage)
         engine = Engine(make_trainer(config), config, run, display)
         if found is None:
             display.message("no checkpoint yet: starting from step 0")
@@ -138,6 +139,8 @@ def resume(
             checkpoints.prune(found[0], config.keep_checkpoints, "segments" in found[1])
             if not finished:
                 display.message(f"resumed from step {engine.progress.steps}")
+            if damage is not None:
+                run.note(ACCEPTED_DAMAGE, **damage)
         return run_engine(engine, threads)
 
 
@@ -325,22 +328,29 @@ def check_log(
     return {"step": progress["steps"], "line": damage.line, "what": damage.what, "kept_bytes": mark.length}
 
 
-def refuse_changed_config(config: Config, saved: Mapping[str, Any]) -> None:
-    """A run goes on with the config it was saved with; its config.yaml is a record, not a place to change knobs."""
-    made = saved_config(saved)
-    changed = [
-        name for name in type(config).model_fields if getattr(config, name) != getattr(made, name, None)
-    ]
+def begun_with(run: RunDirectory, manifest: Mapping[str, Any]) -> Config:
+    """The config that a run was begun with, as its manifest has it."""
+    try:
+        return saved_config(manifest)
+    except (KeyError, TypeError, ConfigError, CheckpointError) as error:
+        raise RunError(f"{run.manifest_path}: damaged (its config: {one_line(error)})") from error
+
+
+def refuse_changed_config(config: Config, made: Config, source: str) -> None:
+    """A run goes on with the config it was made with; its config.yaml is a record, not a place to change knobs."""
+    there = made.model_dump(mode="json")
+    changed = changed_keys(config.model_dump(mode="json"), there)
     if changed:
         raise ConfigError(
-            f"config.yaml: {', '.join(changed)} changed since the run was saved; train a new run instead"
+            f"config.yaml: {', '.join(changed)} changed since the run was saved ({source} has "
+            f"{', '.join(f'{name}: {to_yaml(there.get(name))[:60]}' for name in changed)}); put it back, "
+            "or train a new run"
         )
 
 
 def refuse_other_config(path: Path, config: Config, expected: Config) -> None:
     """A run inside an experiment or a study has the config computed for it: from another one nothing is made."""
-    found, wanted = config.model_dump(mode="json"), expected.model_dump(mode="json")
-    changed = [name for name in wanted | found if found.get(name) != wanted.get(name)]
+    changed = changed_keys(config.model_dump(mode="json"), expected.model_dump(mode="json"))
     if changed:
         raise RunError(
             f"{path}: {', '.join(changed)} not as computed for this run; restore the file, or remove {path.parent}"
@@ -348,7 +358,7 @@ def refuse_other_config(path: Path, config: Config, expected: Config) -> None:
 
 
 def saved_config(saved: Mapping[str, Any]) -> Config:
-    """The config that a checkpoint's policy was saved with."""
+    """The config that a checkpoint's policy, or a manifest, was saved with."""
     config = saved["config"]
     if "extends" in config:
         raise CheckpointError("damaged: a saved config extends nothing")

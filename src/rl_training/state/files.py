@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rl_training.errors import RunError
 
+COPY_BYTES = 2**20
 WRITING, REPLACED, REMOVING = ".writing-", ".replaced-", ".removing-"
 
 
@@ -101,6 +102,36 @@ def remove_directory(path: Path) -> None:
     shutil.rmtree(removing, ignore_errors=True)
 
 
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file or directory is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+class HeldDirectory:
+    """A directory that a process writes to for long, and notices when it is no longer where it was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def is_here(self) -> bool:
+        return _is_at(self._descriptor, self.path)
+
+    def moved_to(self) -> Path | None:
+        """Where it is now; None if it was removed, or where the system does not say."""
+        try:
+            place = Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))
+        except OSError:
+            return None
+        return place if _is_at(self._descriptor, place) else None
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
 class AppendLog:
     """A file of lines that only grows, and is cut back to a known length when a run resumes.
 
@@ -127,6 +158,32 @@ class AppendLog:
             raise RunError(f"{self.path}: {self._written} bytes are left of {length}; the file has been cut")
         os.ftruncate(self._descriptor, length)
         self._written = length
+
+    def restore(self) -> bool:
+        """Write the log again where someone removed it or put another file in its place; whether that was so.
+
+        The open file still holds every byte, whatever became of its name.
+        """
+        if _is_at(self._descriptor, self.path):
+            return False
+        self.flush()
+        writing = self.path.with_name(WRITING + self.path.name)
+        writing.unlink(missing_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        copy = os.open(writing, flags, 0o666)
+        try:
+            position = 0
+            while part := os.pread(self._descriptor, COPY_BYTES, position):
+                position += os.write(copy, part)
+            os.fsync(copy)
+            os.replace(writing, self.path)
+        except OSError:
+            os.close(copy)
+            raise
+        sync_directory(self.path.parent)
+        os.close(self._descriptor)
+        self._descriptor = copy
+        return True
 
     def write(self, data: bytes) -> None:
         self._waiting += data

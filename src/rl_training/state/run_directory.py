@@ -15,9 +15,11 @@ from typing import Any
 
 from rl_training.errors import RunError
 from rl_training.state import files
-from rl_training.state.formats import FORMAT
+from rl_training.state.formats import FIRST_COVERED, FORMAT
+from rl_training.state.reading import digest
 from rl_training.state.repository import git_state
 
+CHECKSUM = "sha256"  # of all other entries of the manifest
 MAX_MANIFEST_BYTES = 16 * 2**20
 PACKAGES = ("rl-training", "torch", "numpy", "numba", "gymnasium", "ale-py", "mujoco")
 
@@ -158,7 +160,8 @@ class RunDirectory:
         self._write_manifest(manifest)
 
     def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        files.replace_file(self.manifest_path, json.dumps(manifest, indent=2, default=str).encode() + b"\n")
+        covered = {**manifest, CHECKSUM: _checksum(manifest)}
+        files.replace_file(self.manifest_path, json.dumps(covered, indent=2, default=str).encode() + b"\n")
 
     def read_manifest(self) -> dict[str, Any]:
         """The manifest; RunError when it cannot be read or a newer version wrote it."""
@@ -176,7 +179,31 @@ class RunDirectory:
                 f"{self.path}: was written by a newer version (format {manifest['format']}); "
                 "update rl-training to read it"
             )
+        checksum = manifest.pop(CHECKSUM, None)
+        if manifest["format"] >= FIRST_COVERED and checksum != _checksum(manifest):
+            raise RunError(f"{self.manifest_path}: damaged (its checksum does not match)")
         return manifest
+
+
+def changed_keys(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """In which keys two configs differ, as a manifest holds them; a key that one of them lacks is off there."""
+    changed = []
+    for name in dict.fromkeys([*here, *there]):
+        one, other = _plain(here.get(name)), _plain(there.get(name))
+        off = (name not in here or name not in there) and not one and not other
+        if one != other and not off:
+            changed.append(name)
+    return changed
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it, which makes lists of tuples, strings of keys, and text of what it does not know."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """Of what a manifest says, however it is laid out: results depend on its config and its number of threads."""
+    return digest(json.dumps(manifest, default=str).encode())
 
 
 def _now() -> str:

@@ -68,6 +68,14 @@ class SegmentStore:
                 require_bools(array, f"{name}: {key}")
         return arrays
 
+    def forget_missing(self) -> int:
+        """List no more what is not there, or not of its size; how many. Their owner then writes them again."""
+        listed = len(self.entries)
+        self.entries = {
+            name: entry for name, entry in self.entries.items() if _size(self.folder / name) == entry["bytes"]
+        }
+        return listed - len(self.entries)
+
     def keep(self, names: set[str]) -> None:
         """From now on list none but these."""
         self.entries = {name: entry for name, entry in self.entries.items() if name in names}
@@ -104,6 +112,13 @@ class PartOfStore:
 
     def _mine(self, name: str) -> bool:
         return name.rpartition("-")[2].startswith(f"{self.number:03d}")
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path, follow_symlinks=False).st_size
+    except OSError:
+        return -1
 
 
 def check_entries(entries: Any) -> Entries:
