@@ -30,6 +30,7 @@ from rl_training.state.checkpoints import (
     save_checkpoint,
     save_policy,
 )
+from rl_training.state.formats import FORMAT
 from rl_training.state.segments import SegmentStore
 
 SKELETON, WEIGHTS, STATE = "state.json", "weights.safetensors", "state.safetensors"
@@ -161,7 +162,7 @@ def test_the_newest_good_one_is_used_and_damaged_ones_are_told(tmp_path: Path) -
 
 def test_a_newer_format_is_refused_and_no_older_one_taken_instead(tmp_path: Path) -> None:
     save(tmp_path, 1)
-    forge(save(tmp_path, 2), lambda skeleton: skeleton.update(format=2, tree="something else"))
+    forge(save(tmp_path, 2), lambda skeleton: skeleton.update(format=FORMAT + 1, tree="something else"))
     for load in (
         lambda: newest_good_checkpoint(tmp_path),
         lambda: load_checkpoint(tmp_path / "step-000000000002"),
