@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 from rl_training import registry
 from rl_training.config import (
@@ -359,13 +359,28 @@ def test_from_python() -> None:
     assert (numpy_values.num_envs, numpy_values.gamma, numpy_values.env_kwargs) == (3, 0.5, {"a": 1})
     with pytest.raises(ConfigError, match="num_envs must be a whole number"):
         Toy(env_id="x", num_envs=np.ones(2))
-    with pytest.raises(ValidationError):
+    frozen = r"^seed: a config cannot be changed; make another with load_config\(config, seed=3\)$"
+    with pytest.raises(ConfigError, match=frozen):
         config.seed = 3
     assert config.seed == 1
     assert "two spellings" in refusal({"algo": "toy", "env_id": "x", "lr": 1, "learning_rate": 1})
     assert load_config(config) == config
     assert load_config(config, ["seed=3"]) == config.model_copy(update={"seed": 3})
     assert copy.deepcopy(config) == config
+
+
+def test_overrides_from_python_are_mappings_or_keyword_arguments() -> None:
+    for config in (load_config("ppo/cartpole", {"seed": 2}), load_config("ppo/cartpole", seed=2)):
+        assert config == load_config("ppo/cartpole", ["seed=2"])
+    assert load_config("ppo/cartpole", {"seed": 2}, seed=3).seed == 3
+    changed = load_config(load_config("ppo/cartpole"), seed=4, hidden_sizes=[8])
+    assert (changed.seed, changed.hidden_sizes) == (4, (8,))
+    with pytest.raises(
+        ConfigError, match=r"^clip_rnage=0.1: unknown key 'clip_rnage'; did you mean clip_range\?$"
+    ):
+        load_config("ppo/cartpole", clip_rnage=0.1)
+    with pytest.raises(ConfigError, match="overrides are a list of key=value, or a mapping"):
+        load_config("ppo/cartpole", "seed=2")
 
 
 def test_the_decorator_keeps_the_class() -> None:

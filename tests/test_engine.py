@@ -4,6 +4,8 @@ import io
 import json
 import os
 import signal
+import sys
+import types
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,10 +19,12 @@ from rl_training.registry import ALGORITHMS, trainer_class
 from rl_training.runtime import engine
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.display import PlainDisplay, QuietDisplay
+from rl_training.runtime.display import LiveDisplay, PlainDisplay, QuietDisplay, script_display
 from rl_training.runtime.engine import Engine, Progress
+from rl_training.runtime.forking import fork
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer, train_ppo
 from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.workflows import train_until_stopped
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
@@ -270,7 +274,7 @@ def test_a_signal_saves_and_the_resumed_run_is_the_same(number, name, tmp_path):
         metrics = tmp_path / "stopped" / "metrics.jsonl"
         signal.signal(signal.SIGALRM, once_it_trains)
         signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-        result = train(config, run_dir=tmp_path / "stopped")
+        result = train_until_stopped(config, run_dir=tmp_path / "stopped")
         assert result.interrupted == number and result.checkpoint_path.exists()
 
     assert in_child(interrupted) == 0
@@ -379,3 +383,46 @@ def test_the_learning_rate_moves_the_weights(tmp_path):
     before = flat(trainer.agent.state_dict())
     Engine(trainer, config, run, QuietDisplay()).train()
     assert flat(trainer.agent.state_dict()) == before
+
+
+class Pressing(QuietDisplay):
+    """Sends this process a signal at its first line, as a user's Ctrl-C would."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def update(self, steps, metrics, timing):
+        os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_ends_a_loop_over_seeds_in_python_after_the_run_is_saved(number, raised, tmp_path):
+    begun = []
+    with pytest.raises(raised) as stopped:
+        for seed in (1, 2):
+            begun.append(seed)
+            train(
+                small_config("ppo-cartpole", seed=seed),
+                run_dir=tmp_path / str(seed),
+                display=Pressing(number),
+            )
+    assert begun == [1]
+    assert stopped.value.args == ((143,) if number == signal.SIGTERM else ())
+    with pytest.raises(raised):
+        resume(tmp_path / "1", display=Pressing(number))
+    with pytest.raises(raised):
+        fork(tmp_path / "1", {"learning_rate": 1e-4}, run_dir=tmp_path / "fork", display=Pressing(number))
+    assert resume(tmp_path / "1", quiet=True).interrupted is None
+
+
+def test_python_shows_progress_in_lines_unless_it_is_asked_to_be_quiet(tmp_path, capsys, monkeypatch):
+    config = small_config("ppo-cartpole", total_timesteps=256, eval_interval=256)
+    train(config, run_dir=tmp_path / "shown")
+    shown = capsys.readouterr().out
+    assert shown.startswith("ppo on CartPole-v1, seed 3\n") and "step 256 (100 %)" in shown
+    train(config, run_dir=tmp_path / "quiet", quiet=True)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    assert type(script_display(quiet=False)) is LiveDisplay

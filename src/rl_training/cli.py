@@ -156,7 +156,7 @@ def train(
             train_seeds(checked, overrides or (), seeds, jobs, run_dir, json_, quiet)
             return
         with showing(quiet) as display:
-            result = workflows.train(checked, run_dir=run_dir, display=display)
+            result = workflows.train_until_stopped(checked, run_dir=run_dir, display=display)
     except ConfigError as error:
         raise located(error, config, overrides or ()) from error
     report_run(result, json_)
@@ -174,7 +174,7 @@ def resume(
     from rl_training.runtime import workflows
 
     with showing(quiet) as display:
-        result = workflows.resume(
+        result = workflows.resume_until_stopped(
             run_dir, display=display, trust=trust, accept_damaged_log=accept_damaged_log
         )
     report_run(result, json_)

@@ -150,6 +150,11 @@ class Config(BaseModel):
         except FieldError as error:
             raise error.renamed(written) from None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ConfigError(
+            f"{name}: a config cannot be changed; make another with load_config(config, {name}={_show(value)})"
+        )
+
     @property
     def tasks(self) -> tuple[str, ...]:
         """The tasks of a policy that plays several and must be told which; () for all others."""
@@ -365,11 +370,13 @@ class Layer(NamedTuple):
 
 
 def load_config(
-    source: str | os.PathLike[str] | Mapping[str, Any] | Config, overrides: Sequence[str] = ()
+    source: str | os.PathLike[str] | Mapping[str, Any] | Config,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    **more: Any,
 ) -> Any:
     """Read and check a config: a file, the name of a shipped one (`ppo/cartpole`), a mapping, or a config.
 
-    overrides: `key=value` each, values in YAML.
+    overrides: `key=value` each, values in YAML, or a mapping, or keyword arguments.
     The layers, of which later ones win: what a file `extends`, the file itself, the overrides.
     Returns the algorithm's own config class. Raises ConfigError.
     """
@@ -383,7 +390,7 @@ def load_config(
         raise ConfigError(f"a config is a file, a name, a mapping or a Config, not {type(source).__name__}")
     else:
         files = _read_layers(_find(os.fspath(source), Path()), ())
-    layers = [*files, _read_overrides(overrides)]
+    layers = [*files, _read_overrides(overrides), *([_given(more)] if more else [])]
     config_class = _config_class(layers)
 
     values = {}
@@ -426,7 +433,8 @@ def _config_class(layers: Sequence[Layer]) -> type[Config]:
             except ConfigError as error:
                 raise layer.refuse(FieldError(str(error), ("algo",))) from None
             return config_class
-    raise layers[-2].refuse(_missing_algo(layers[-2].values))
+    refusal = _missing_algo({key: value for layer in layers for key, value in layer.values.items()})
+    raise next((layer for layer in layers[:-1] if refusal.path in layer.places), layers[0]).refuse(refusal)
 
 
 def _missing_algo(values: Mapping[str, Any]) -> FieldError:
@@ -480,8 +488,20 @@ def _extended(values: dict[str, Any], layer: Layer, folder: Path, children: tupl
     return _read_layers(path, children)
 
 
-def _read_overrides(overrides: Sequence[str]) -> Layer:
+def _given(values: Mapping[str, Any]) -> Layer:
+    """What a call in Python gives, as a layer."""
+    values = {str(key): value for key, value in values.items()}
+    if "extends" in values:
+        raise ConfigError("extends belongs in a file")
+    return Layer(values, {(key,): f"{key}={_show(value)}" for key, value in values.items()})
+
+
+def _read_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> Layer:
     """The command line's `key=value` as a layer; of one key given twice, the last counts."""
+    if isinstance(overrides, Mapping):
+        return _given(overrides)
+    if isinstance(overrides, str):
+        raise ConfigError(f"{overrides}: overrides are a list of key=value, or a mapping")
     layer = Layer({}, {})
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -516,12 +536,14 @@ def _written(config: Config) -> dict[str, Any]:
     return written
 
 
-def load_run_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+def load_run_config(
+    source: Path | Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any] = ()
+) -> Config:
     """The config of a run, as its files hold it; a field that is younger than the run is as the run did without it."""
     written = parse_yaml(read_text(source), str(source)).data if isinstance(source, Path) else source
-    given = {entry.partition("=")[0] for entry in overrides}
-    missing = [name for name in YOUNGER if name not in given and name not in (written or ())]
-    return load_config(source, [*(f"{name}={to_yaml(YOUNGER[name])}" for name in missing), *overrides])
+    given = set(_read_overrides(overrides).values)
+    missing = {name: YOUNGER[name] for name in YOUNGER if name not in given and name not in (written or ())}
+    return load_config(source, overrides, **missing)
 
 
 def dump_config(config: Config) -> str:

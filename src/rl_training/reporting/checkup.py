@@ -84,7 +84,7 @@ def self_test() -> list[dict[str, Any]]:
         run, again = Path(folder, "run"), Path(folder, "again")
 
         def trains() -> None:
-            train(load_config(SMALL_RUN), run_dir=run)
+            train(load_config(SMALL_RUN), run_dir=run, quiet=True)
 
         def goes_on_exactly() -> None:
             first, last = sorted((run / "checkpoints").iterdir())

@@ -47,6 +47,13 @@ def make_display(quiet: bool) -> Display:
     return LiveDisplay() if sys.stdout.isatty() and wide_enough else PlainDisplay()
 
 
+def script_display(quiet: bool) -> Display:
+    """For calls from Python: lines in a script, the panel in a notebook, where it is drawn in place."""
+    if quiet:
+        return QuietDisplay()
+    return LiveDisplay() if "ipykernel" in sys.modules else PlainDisplay()
+
+
 class QuietDisplay:
     """Shows warnings, nothing else."""
 

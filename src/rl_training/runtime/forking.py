@@ -12,7 +12,7 @@ from typing import Any
 from rl_training.config import Config, load_run_config
 from rl_training.errors import CheckpointError, ConfigError, RunError
 from rl_training.runtime.controls import idle_knobs
-from rl_training.runtime.display import Display, QuietDisplay
+from rl_training.runtime.display import Display, QuietDisplay, script_display
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.workflows import (
     ACCEPTED_DAMAGE,
@@ -21,6 +21,7 @@ from rl_training.runtime.workflows import (
     check_log,
     check_manifest,
     make_trainer,
+    or_stop,
     refuse_changed_config,
     run_engine,
     saved_config,
@@ -34,12 +35,37 @@ from rl_training.trust import refuse_untrusted
 
 def fork(
     source: str | Path,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    run_dir: str | Path | None = None,
+    display: Display | None = None,
+    quiet: bool = False,
+    trust: bool = False,
+    trust_env: bool = False,
+    accept_damaged_log: bool = False,
+) -> Result:
+    """Train a new run from the latest intact checkpoint of another, or from the checkpoint at `source`.
+
+    overrides: what changes, as for `load_config`. Progress and signals are as in `train`.
+    """
+    result = fork_until_stopped(
+        source,
+        overrides,
+        run_dir=run_dir,
+        display=display or script_display(quiet),
+        trust=trust or trust_env,
+        accept_damaged_log=accept_damaged_log,
+    )
+    return or_stop(result)
+
+
+def fork_until_stopped(
+    source: str | Path,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
     run_dir: str | Path | None = None,
     display: Display | None = None,
     trust: bool = False,
-    trust_env: bool = False,
     accept_damaged_log: bool = False,
 ) -> Result:
     """Go on from the newest checkpoint of a run, or from the one at `source`, in a run directory of its own.
@@ -57,7 +83,7 @@ def fork(
         step = int(tree["progress"]["steps"])
     config = load_run_config(parent.config_path, overrides)
     changes = _changes(old, config)
-    refuse_untrusted(config, trust or trust_env, own=changes)
+    refuse_untrusted(config, trust, own=changes)
     refuse_changed_config(old, begun_with(parent, manifest), "manifest.json")
     _refuse_what_cannot_change(config, changes, step, path)
     with taking_over(path):

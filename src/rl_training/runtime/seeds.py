@@ -190,8 +190,8 @@ def _look(run: SeedRun, config: Config) -> None:
 def go_on(config: Config, path: Path, display: Any) -> workflows.Result:
     """Begin the run at `path`, or resume it, if it has this very config: the user's own, with its seed."""
     if (path / "config.yaml").is_file():
-        return workflows.resume(path, display=display, expected=config)
-    return workflows.train(config, run_dir=path, display=display)
+        return workflows.resume_until_stopped(path, display=display, expected=config)
+    return workflows.train_until_stopped(config, run_dir=path, display=display)
 
 
 class _Teller(QuietDisplay):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from rl_training.errors import CheckpointError, ConfigError, RunError, StorageEr
 from rl_training.registry import trainer_class
 from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.controls import idle_knobs
-from rl_training.runtime.display import Display, QuietDisplay
+from rl_training.runtime.display import Display, QuietDisplay, script_display
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.picture_defaults import difference, with_picture_defaults
@@ -40,9 +41,33 @@ ACCEPTED_DAMAGE = "accepted_damage"  # in the manifest: damage in metrics.jsonl 
 
 
 def train(
-    config: Config | Mapping[str, Any], *, run_dir: str | Path | None = None, display: Display | None = None
+    config: Config | Mapping[str, Any],
+    *,
+    run_dir: str | Path | None = None,
+    display: Display | None = None,
+    quiet: bool = False,
 ) -> Result:
     """Train from a config to the end of its run, in a new run directory.
+
+    Progress is shown unless `quiet`, or by a `display` of one's own. Ctrl-C saves the run and then raises
+    KeyboardInterrupt, SIGTERM raises SystemExit(143): a loop over seeds ends, and the run can be resumed.
+    """
+    return or_stop(train_until_stopped(config, run_dir=run_dir, display=display or script_display(quiet)))
+
+
+def or_stop(result: Result) -> Result:
+    """The result of a run that ended; for one that a signal stopped, after it was saved, what the signal does."""
+    if result.interrupted == signal.SIGINT:
+        raise KeyboardInterrupt
+    if result.interrupted is not None:
+        raise SystemExit(128 + result.interrupted)
+    return result
+
+
+def train_until_stopped(
+    config: Config | Mapping[str, Any], *, run_dir: str | Path | None = None, display: Display | None = None
+) -> Result:
+    """As `train`, but a signal only ends the run: the result says which one.
 
     The trainer is made first: whatever is wrong with a config or an environment leaves no directory behind.
     """
@@ -96,17 +121,37 @@ def resume(
     run_dir: str | Path,
     *,
     display: Display | None = None,
+    quiet: bool = False,
     trust: bool = False,
     trust_env: bool = False,
+    accept_damaged_log: bool = False,
+) -> Result:
+    """Continue a run from its latest intact checkpoint, exactly as if it had never stopped.
+
+    A run that ended is left as it is; one that was killed before its first checkpoint starts from step 0. Damage in
+    metrics.jsonl is refused; with `accept_damaged_log` the run goes on and its manifest says so. `trust` allows its
+    config to reach code and other machines (`trust_env` is the older name). Progress and signals are as in `train`.
+    """
+    result = resume_until_stopped(
+        run_dir,
+        display=display or script_display(quiet),
+        trust=trust or trust_env,
+        accept_damaged_log=accept_damaged_log,
+    )
+    return or_stop(result)
+
+
+def resume_until_stopped(
+    run_dir: str | Path,
+    *,
+    display: Display | None = None,
+    trust: bool = False,
     expected: Config | None = None,
     accept_damaged_log: bool = False,
 ) -> Result:
-    """Go on with a run from its newest good checkpoint, exactly as if it had never stopped.
+    """As `resume`, but a signal only ends the run: the result says which one.
 
-    A run that ended is left as it is; one that was killed before its first checkpoint starts from step 0. Damage in
-    metrics.jsonl is refused; with `accept_damaged_log` the run goes on and its manifest says so.
-    `trust` allows its config to reach code and other machines (`trust_env` is the older name). With `expected`, a
-    config that the caller vouches for, the run must have that very config.
+    With `expected`, a config that the caller vouches for, the run must have that very config.
     """
     display = display or QuietDisplay()
     run = RunDirectory.open(run_dir)
@@ -115,7 +160,7 @@ def resume(
         threads = check_manifest(manifest, display)
         config = load_run_config(run.config_path)
         if expected is None:
-            refuse_untrusted(config, trust or trust_env)
+            refuse_untrusted(config, trust)
         else:
             refuse_other_config(run.config_path, load_config(run.config_path), expected)
         refuse_changed_config(config, begun_with(run, manifest), "manifest.json")

@@ -28,7 +28,7 @@ from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageErr
 from rl_training.extras import require_extra
 from rl_training.runtime.display import Display, QuietDisplay, number
 from rl_training.runtime.picture_defaults import with_picture_defaults
-from rl_training.runtime.workflows import resume, train
+from rl_training.runtime.workflows import resume_until_stopped, train_until_stopped
 from rl_training.state import files
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold
@@ -168,10 +168,10 @@ class Study:
             config = self.config(values)
             watch = Watch(trial, config.total_timesteps, self.said)
             if (path / "config.yaml").exists():
-                result = resume(path, display=watch, expected=config)
+                result = resume_until_stopped(path, display=watch, expected=config)
             else:
                 shutil.rmtree(path, ignore_errors=True)  # what a kill left of its start
-                result = train(config, run_dir=path, display=watch)
+                result = train_until_stopped(config, run_dir=path, display=watch)
         except self.optuna.TrialPruned:
             self.study.tell(trial, state=states.PRUNED)
         except NonFiniteError as error:  # a value to keep away from, and no reason to stop

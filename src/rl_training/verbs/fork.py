@@ -37,7 +37,7 @@ def fork(
     from rl_training.runtime import forking
 
     with showing(quiet) as display:
-        result = forking.fork(
+        result = forking.fork_until_stopped(
             source,
             overrides or (),
             run_dir=run_dir,
