@@ -369,6 +369,29 @@ def targets_of(batch: dict[str, Any], actions: Any, value: Any, following: Any) 
     return torch.from_numpy(target).float().flatten(), torch.from_numpy(advantage).float().flatten()
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_fragments_stand_side_by_side_with_rewards_scaled_by_whose_they_are(
+    scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = TINY | ACTORS | dict(normalize_rewards=scaled, batch_fragments=1)
+    trainer = warmed("impala", 3, **settings, env_id="CartPole-v1")
+    scaler, taken, take = copy.deepcopy(trainer.reward_scaler), [], trainer.fleet.take
+    monkeypatch.setattr(trainer.fleet, "take", lambda: taken.append(copy.deepcopy(take())) or taken[-1])
+    monkeypatch.setattr(trainer.fleet, "send", lambda fragment: None)
+    now = knobs_unlike(trainer.config, **ACTOR_KNOBS).after(0)
+    batch, _ = trainer.collect(now)
+    (fragment,) = taken
+    reward, own = fragment.columns["reward"], 3 * fragment.stream
+    assert fragment.stream == 1  # the fourth fragment is the second actor's
+    if scaled:
+        done = fragment.columns["terminated"] | fragment.columns["truncated"]
+        reward = scaler(reward, done, 0.8, slice(own, own + 3))
+        np.testing.assert_array_equal(trainer.reward_scaler.discounted, scaler.discounted)
+        assert (reward != fragment.columns["reward"]).any()
+    np.testing.assert_array_equal(batch["reward"].numpy(), reward)
+    np.testing.assert_array_equal(batch["action"].numpy(), fragment.columns["action"])
+
+
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
 def test_impala(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = TINY | ACTORS

@@ -17,6 +17,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 from planting import code_objects, live_functions
 
+TESTS = Path(__file__).resolve().parents[1]
 Key = tuple[str, int]  # a file below the package, and the first line of a function in it
 
 
@@ -85,6 +86,17 @@ def measure(test_file: Path, package: Path) -> dict[str, dict[str, Any]]:
     return json.loads(text) if text else {}
 
 
+def _quickest(tests: list[tuple[float, str]], seconds: float) -> list[str]:
+    """As many as fit into these seconds, and at least one."""
+    chosen: list[str] = []
+    for took, name in sorted(tests):
+        seconds -= took
+        if seconds < 0 and chosen:
+            break
+        chosen.append(name)
+    return chosen
+
+
 def silence() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -115,7 +127,7 @@ class Map:
     def covering(self, path: str, function: int, seconds: float) -> list[str]:
         """The tests that call a function, quick ones first, as many as fit into these CPU-seconds.
 
-        For a constant of the module (function 0) those that call any function of its file.
+        For function 0 those that call any function of the file.
         """
         callers = self._callers((path, function)) if function else set()
         found = []
@@ -123,13 +135,20 @@ class Map:
             hit = bool(calls & callers) if function else any(file == path for file, _ in calls)
             if hit:
                 found.append((took, name))
-        chosen: list[str] = []
-        for took, name in sorted(found):
-            seconds -= took
-            if seconds < 0 and chosen:
-                break
-            chosen.append(name)
-        return chosen
+        return _quickest(found, seconds)
+
+    def naming(self, path: str, seconds: float) -> list[str]:
+        """The tests of files that import from this one: of what numba alone calls no trace sees anything."""
+        module = "rl_training." + path.removesuffix(".py").replace("/", ".")
+        room, _, name = module.rpartition(".")
+        wanted = (f"from {module} import", f"from {room} import {name}")
+        files = {file for file in self.files if any(text in (TESTS / file).read_text() for text in wanted)}
+        mine = [
+            (took, test)
+            for test, (took, _) in self.tests.items()
+            if test.split("::")[0].split("/")[-1] in files
+        ]
+        return _quickest(mine, seconds)
 
     def _callers(self, key: Key) -> set[Key]:
         """The function itself, and where it is compiled by numba all that leads to it: no trace sees it called."""

@@ -56,7 +56,7 @@ FOLLOWED = {
 
 
 class Mutation(NamedTuple):
-    """One change: where it is, in which function (its first line; 0: a constant of the module), and how to make it."""
+    """One change: where it is, in which function (its first line; 0: any of the file), and how to make it."""
 
     line: int
     function: int
@@ -78,6 +78,8 @@ def mutations(tree: ast.Module) -> Iterator[Mutation]:
 def _functions(node: ast.AST) -> Iterator[Mutation]:
     if isinstance(node, ast.FunctionDef):
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        if any(isinstance(part, ast.FunctionDef) for part in ast.walk(node) if part is not node):
+            first = 0  # it may make functions once and be called no more
         for index in range(len(node.body)):
             yield from _inside(node, "body", first, node, index)
     elif isinstance(node, ast.ClassDef):

@@ -109,7 +109,11 @@ def _plant_constants(module: ModuleType, tree: ast.Module, changed: ast.Module) 
 
 
 def _compile_anew(module: ModuleType) -> None:
-    """Let numba forget the machine code of a module's functions, and of those that may have them built in."""
+    """Let numba forget the machine code of a module's functions, and of those that may have them built in.
+
+    What it compiles from here on it keeps to itself: on disk, machine code with another constant has the same name.
+    """
+    Dispatcher.enable_caching = lambda dispatcher: None
     dirty, grown = {module.__name__}, True
     own = [each for each in _modules() if each.__name__.startswith(PACKAGE)]
     while grown:
