@@ -14,7 +14,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from runs import small_config
+from runs import assert_same_run, go_on, in_child, small_config
+from test_env_faults import train_in_a_group
 from test_fleet import SMALL, faulty, nothing, watched
 
 from rl_training import train
@@ -361,3 +362,14 @@ def test_an_embedded_cluster_ends_with_its_learner_and_answers_nobody_else(tmp_p
 def test_settings_of_ray_need_ray(changes):
     with pytest.raises(ConfigError, match="needs fleet: ray"):
         config_of(**changes)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_saves_and_the_resumed_run_is_the_same(number, tmp_path):
+    """Ray acts on SIGTERM by itself, in the learner and in its cluster, unless it is kept from it."""
+    config = small_config("impala-cartpole", total_timesteps=600, checkpoint_interval=600, fleet="ray")
+    assert in_child(train_in_a_group, config, tmp_path / "run", number, start="forkserver") == 0
+    for place in ("run", "whole"):
+        assert in_child(go_on, config, tmp_path / place, start="forkserver") == 0
+    assert_same_run(tmp_path / "whole", tmp_path / "run")

@@ -143,19 +143,20 @@ def test_a_finished_search_stays_and_can_be_made_longer(whole, tmp_path):
     refused(cli("tune", "search", "seed=3"), "its own config, space and place")
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(monkeypatch):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(number, code, monkeypatch):
     from rl_training.tuning import study
 
     class Pressed(study.Watch):
         def update(self, steps, metrics, timing):
             super().update(steps, metrics, timing)
             if self.trial.number == 1:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patched:
         patched.setattr(study, "Watch", Pressed)
         done = cli("tune", "config.yaml", "--space", "space.yaml", "--trials", 2)
-    assert done.exit_code == 130, done.output
+    assert done.exit_code == code, done.output
     assert "go on with   rl-training tune runs/tune-ppo-CartPole-v1-s1" in done.stdout
     assert cli("tune", "runs/tune-ppo-CartPole-v1-s1").exit_code == 0
     assert [state for _, state, *_ in trials("runs/tune-ppo-CartPole-v1-s1")] == ["COMPLETE", "COMPLETE"]

@@ -27,6 +27,19 @@ def blocked_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def handlers_kept() -> Iterator[None]:
+    """The same, and whatever is done about signals within is undone: a library may take them for itself."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    with blocked_signals():
+        try:
+            yield
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+
 def ignore_signals() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

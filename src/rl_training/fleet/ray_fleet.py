@@ -24,6 +24,7 @@ from rl_training.fleet.actor import Actor, Request
 from rl_training.fleet.fleet import Fleet, Lost, Outcome, Ready
 from rl_training.fleet.local import outcome_of
 from rl_training.fleet.ray_watch import MARK, name_session, start_watcher
+from rl_training.processes import handlers_kept
 
 LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less
 
@@ -77,7 +78,8 @@ class RayFleet(Fleet):
             embedded = self.config.ray_address is None
             try:
                 knock_at(self.config.ray_address)
-                with own_cluster() if embedded else as_the_user_says() as watcher:
+                # Ray would act on SIGTERM itself, at once, in the learner and in the processes of the cluster.
+                with handlers_kept(), own_cluster() if embedded else as_the_user_says() as watcher:
                     context = self.ray.init(**settings)
                     if watcher is not None:
                         name_session(watcher, context.address_info["session_dir"])
