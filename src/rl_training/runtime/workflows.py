@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -181,6 +182,8 @@ def resume_until_stopped(
                 display.message(f"going back to {found[0].name}: its open episodes are played again")
             with taking_over(found[0]):
                 engine.restore(*found)
+            if not finished:
+                check_best(engine)
             checkpoints.prune(found[0], config.keep_checkpoints, "segments" in found[1])
             if not finished:
                 display.message(f"resumed from step {engine.progress.steps}")
@@ -338,6 +341,22 @@ def check_manifest(manifest: Mapping[str, Any], display: Display) -> int:
                 f"this run was made with {', '.join(changed)}: it may not end exactly as it would have"
             )
     return threads
+
+
+def check_best(engine: Engine) -> None:
+    """The best policy so far is a result as well: a damaged one is refused, one that was removed is found anew."""
+    run, progress = engine.run, engine.progress
+    if progress.best_return == -math.inf:
+        return
+    try:
+        checkpoints.load_checkpoint(run.best)
+    except CheckpointError as error:
+        if run.best.exists():
+            raise CheckpointError(
+                f"{error}; the run's checkpoints are intact: remove {run.best} to go on without it"
+            ) from error
+        engine.display.warning(f"{run.best}: is gone; the next evaluation counts as the best so far")
+        progress.best_return = -math.inf
 
 
 def check_log(
