@@ -31,7 +31,7 @@ def faulty(folder, number, kind, at, **changes):
     (folder / "faults").mkdir()
     for name in range(number):
         (folder / "faults" / str(name)).touch()
-    kwargs = dict(faults=str(folder / "faults"), kind=kind, at=at)
+    kwargs = dict(faults=str(folder / "faults"), kind=kind, at=at, learner=os.getpid())
     return config_of(env_id="fleet_envs:fleet/Faulty-v0", env_kwargs=kwargs, **changes)
 
 
