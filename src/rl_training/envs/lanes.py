@@ -94,6 +94,9 @@ class LocalLanes:
         bare = [without_wrappers(env) for env in envs]
         self.envs = [env for env, _ in bare]
         self.time_limit = bare[0][1]
+        space = self.observation_space
+        # Looked up once: a space's shape costs more than its comparison.
+        self.kind = None if isinstance(space, spaces.Dict) else (space.dtype, space.shape)
         self.count = len(self.envs)
         self.clock = 0  # steps so far
         self.due = [math.inf] * self.count  # the clock at which each lane's time is up
@@ -114,7 +117,7 @@ class LocalLanes:
             rows, rewards, ended, cut, _ = zip(*stepped, strict=True)
             reward = np.array(rewards, np.float64)
             terminated, truncated = np.array(ended, np.bool_), np.array(cut, np.bool_)
-            if not reward.shape == terminated.shape == truncated.shape == (self.count,):
+            if reward.ndim + terminated.ndim + truncated.ndim != 3:
                 raise Broken("reward, terminated and truncated must be single values")
             obs = self.stacked(rows)
         except Exception as error:
@@ -169,7 +172,9 @@ class LocalLanes:
         return result[0]
 
     def stacked(self, rows: Sequence[Any]) -> Observation:
-        return stack(self.observation_space, rows)
+        if self.kind is None:
+            return stack(self.observation_space, rows)
+        return stack_arrays(rows, *self.kind)
 
     def _unusable(self, stepped: Sequence[Any], error: Exception) -> Exception:
         """Which environment's step returned something that is none, or else the error as it is: then it is ours."""
@@ -275,8 +280,12 @@ def stack(space: spaces.Space[Any], rows: Sequence[Any]) -> Observation:
     """Observations of lanes as one, [B, ...]; they must have the shape of their space, which compiled loops rely on."""
     if isinstance(space, spaces.Dict):
         return {key: stack(part, [row[key] for row in rows]) for key, part in space.spaces.items()}
+    return stack_arrays(rows, space.dtype, space.shape)
+
+
+def stack_arrays(rows: Sequence[Any], dtype: Any, shape: tuple[int, ...] | None) -> np.ndarray:
     # In the space's own type: some environments hand out float64 against their declared float32.
-    column = np.array(rows, dtype=space.dtype)
-    if column.shape[1:] != space.shape:
-        raise Broken(f"observations have shape {column.shape[1:]}, their space says {space.shape}")
+    column = np.array(rows, dtype)
+    if column.shape[1:] != shape:
+        raise Broken(f"observations have shape {column.shape[1:]}, their space says {shape}")
     return column
