@@ -310,7 +310,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(tmp_path, monkeypatch):
                 os.kill(os.getpid(), signal.SIGTERM)
                 sum(range(1000))  # Python looks for signals between its instructions
 
-    result = train(config, run_dir=tmp_path / "run", display=Twice())
+    result = train_until_stopped(config, run_dir=tmp_path / "run", display=Twice())
     assert result.interrupted == signal.SIGTERM and result.checkpoint_path.exists()
 
 

@@ -26,6 +26,7 @@ from rl_training.envs.making import make_env, make_environments, make_lanes
 from rl_training.errors import ConfigError, Elsewhere, EnvironmentFault, NonFiniteError, RunError
 from rl_training.runtime import engine
 from rl_training.runtime.display import QuietDisplay
+from rl_training.runtime.workflows import train_until_stopped
 
 TINY = dict(
     algo="ppo",
@@ -187,7 +188,7 @@ class SignalsAll(QuietDisplay):
 def train_in_a_group(config, run_dir, number):
     os.setsid()
     engine.SAME_REQUEST = 1e9  # seconds: both signals are one request, however busy the machine is
-    result = train(config, run_dir=run_dir, display=SignalsAll(number))
+    result = train_until_stopped(config, run_dir=run_dir, display=SignalsAll(number))
     assert result.interrupted == number and result.checkpoint_path.exists()
 
 
@@ -298,7 +299,7 @@ def test_resume_refuses_a_run_whose_rewards_have_a_hidden_state(tmp_path):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        train(config, run_dir=tmp_path / "run", display=Stops())
+        train_until_stopped(config, run_dir=tmp_path / "run", display=Stops())
         with pytest.raises(RunError, match=r"saved rewards.*not deterministic"):
             resume(tmp_path / "run", trust=True)
 
