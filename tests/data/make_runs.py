@@ -28,13 +28,16 @@ from runs import small_config  # noqa: E402
 
 from rl_training import train  # noqa: E402
 from rl_training.runtime.display import QuietDisplay  # noqa: E402
-from rl_training.state.run_directory import FORMAT  # noqa: E402
+from rl_training.state.formats import FORMAT  # noqa: E402
+from rl_training.state.run_directory import cpu  # noqa: E402
 
 FOLDER = Path(__file__).parent / "runs" / str(FORMAT)
 ENDS = FOLDER / "ends.json"
 
 # The name of the kept run, which is its algorithm -> the small run of tests/runs.py it is made of, and what is smaller.
 ROLLOUT = dict(hidden_sizes=[8], total_timesteps=1200)
+SEARCH = dict(total_timesteps=400, buffer_size=1000, latent_size=4, support_size=4, eval_interval=400)
+WORLD = dict(deter_size=8, rssm_hidden=4, num_latents=2, num_classes=2, units=4, blocks=2, eval_interval=480)
 KEPT: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo-cartpole", ROLLOUT),
     "a2c": ("a2c-cartpole", ROLLOUT),
@@ -46,11 +49,11 @@ KEPT: dict[str, tuple[str, dict[str, Any]]] = {
     "appo": ("appo-cartpole", ROLLOUT),
     "sac": ("sac-pendulum", dict(hidden_sizes=[8], total_timesteps=800, buffer_size=1500)),
     "dqn": ("dqn-cartpole", dict(hidden_sizes=[8], total_timesteps=800, buffer_size=1500)),
-    "muzero": ("muzero-cartpole", dict(total_timesteps=480, buffer_size=1000)),
-    "gumbel_muzero": ("gumbel-cartpole", dict(total_timesteps=480, buffer_size=1000)),
-    "efficientzero": ("efficientzero-cartpole", dict(total_timesteps=480, buffer_size=1000)),
-    "scalezero": ("scalezero-classic", dict(total_timesteps=480)),
-    "dreamer": ("dreamer-cartpole", dict(total_timesteps=480, buffer_size=1000)),
+    "muzero": ("muzero-cartpole", SEARCH),
+    "gumbel_muzero": ("gumbel-cartpole", SEARCH),
+    "efficientzero": ("efficientzero-cartpole", SEARCH | dict(prefix_size=4, projection_size=4)),
+    "scalezero": ("scalezero-classic", SEARCH | dict(hidden_sizes=[4], expert_size=4, stages=2)),
+    "dreamer": ("dreamer-cartpole", dict(total_timesteps=480, buffer_size=1000, **WORLD)),
 }
 CADENCES = dict(
     log_interval=80, eval_interval=240, eval_episodes=1, checkpoint_interval=120, keep_checkpoints=2
@@ -76,7 +79,9 @@ def make(name: str, run_dir: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as whole:
         ends = train(config, run_dir=Path(whole) / "run").metrics
     train(config, run_dir=run_dir, display=Stopping(config.total_timesteps // 2))
-    older = sorted((run_dir / "checkpoints").iterdir())[:-1]
+    older = sorted((run_dir / "checkpoints").iterdir())[
+        :-1
+    ]  # and of DQN and its like, segments that only these list
     for path in (run_dir / ".lock", run_dir / "timing.jsonl", *older):  # nothing of it is needed to go on
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return ends
@@ -84,7 +89,7 @@ def make(name: str, run_dir: Path) -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    ends = json.loads(ENDS.read_text()) if ENDS.exists() else {}
+    ends = json.loads(ENDS.read_text())["ends"] if ENDS.exists() else {}
     names, folder = sys.argv[1:] or list(KEPT), FOLDER
     os.chdir(tempfile.mkdtemp())  # outside of any repository, whose state would be written into the manifest
     for name in names:
@@ -92,7 +97,7 @@ def main() -> None:
         ends[name] = make(name, folder / name)
         size = sum(path.stat().st_size for path in (folder / name).rglob("*") if path.is_file())
         print(f"{name:<16}{size / 1000:8.1f} kB")
-    ENDS.write_text(json.dumps(dict(sorted(ends.items())), indent=1) + "\n")
+    ENDS.write_text(json.dumps({"cpu": cpu(), "ends": dict(sorted(ends.items()))}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from rl_training.reporting.policy_pictures import add_policy
 from rl_training.reporting.records import SCORE, Log, Record, Warn, knob_names, read_run
 from rl_training.reporting.timing import Timing
 from rl_training.runtime.display import duration, number
-from rl_training.runtime.workflows import ACCEPTED_DAMAGE
+from rl_training.runtime.workflows import ACCEPTED_DAMAGE, RESUMED_ELSEWHERE
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
 
@@ -289,11 +289,15 @@ def add_origin(page: Page, record: Record) -> None:
     git = _mapping(manifest, "git")
     if git:
         rows.append(("git commit", f"{git.get('commit')}{' and changes' if git.get('dirty') else ''}"))
-    for name in ("platform", "threads", "started_at"):
+    for name in ("platform", "cpu", "threads", "started_at"):
         if name in manifest:
             rows.append((name.replace("_", " "), str(manifest[name])))
     if _mapping(manifest, "environment"):
         rows.append(("environment", to_yaml(manifest["environment"])))
+    for each in _entries(manifest, RESUMED_ELSEWHERE):
+        rows.append(
+            (f"resumed at step {each.get('step')}, made with", ", ".join(map(str, each.get("changed", ()))))
+        )
     rows.append(("run", str(record.path)))
     page.heading("Made with")
     page.table(("what", "which"), rows)

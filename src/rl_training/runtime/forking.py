@@ -76,7 +76,6 @@ def fork_until_stopped(
     display = display or QuietDisplay()
     parent, path, tree = _find(Path(source), display)
     manifest = parent.read_manifest()
-    threads = check_manifest(manifest, display)
     old = load_run_config(parent.config_path)
     with taking_over(path):
         refuse_changed_config(old, saved_config(tree["policy"]), path.name)
@@ -85,6 +84,7 @@ def fork_until_stopped(
     changes = _changes(old, config)
     refuse_untrusted(config, trust, own=changes)
     refuse_changed_config(old, begun_with(parent, manifest), "manifest.json")
+    threads, _ = check_manifest(manifest, old, display)
     _refuse_what_cannot_change(config, changes, step, path)
     with taking_over(path):
         damage = check_log(parent, tree, display, accept=accept_damaged_log)

@@ -31,13 +31,17 @@ from rl_training.runtime.picture_defaults import difference, with_picture_defaul
 from rl_training.runtime.trackers import require_trackers
 from rl_training.runtime.trainer import Trainer, default_threads
 from rl_training.state import chain, checkpoints, files
+from rl_training.state.formats import SHARED_REVISION
 from rl_training.state.restoring import no_larger_than, taking_over
-from rl_training.state.run_directory import RunDirectory, changed_keys, versions
+from rl_training.state.run_directory import RunDirectory, changed_keys, cpu, versions
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
 from rl_training.trust import refuse_untrusted
 
 Which = Literal["last", "best"]
+RESUMED_ELSEWHERE = (
+    "resumed_elsewhere"  # in the manifest: resumed with other versions, results or on another CPU
+)
 ACCEPTED_DAMAGE = "accepted_damage"  # in the manifest: damage in metrics.jsonl that a user went on with
 
 
@@ -101,6 +105,7 @@ def begin_run(run: RunDirectory, config: Config, threads: int, **more: Any) -> I
             config.model_dump(mode="json"),
             threads=threads,
             keeps_freed_memory=keep_freed_memory(),
+            results=revisions(config),
             environment=environment_protocol(config),
             resumes_exactly=config.resumes_exactly,
             **more,
@@ -158,13 +163,13 @@ def resume_until_stopped(
     run = RunDirectory.open(run_dir)
     with run.lock():
         manifest = run.read_manifest()
-        threads = check_manifest(manifest, display)
         config = load_run_config(run.config_path)
         if expected is None:
             refuse_untrusted(config, trust)
         else:
             refuse_other_config(run.config_path, load_config(run.config_path), expected)
         refuse_changed_config(config, begun_with(run, manifest), "manifest.json")
+        threads, changed = check_manifest(manifest, config, display)
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
         if found is not None:
             with taking_over(found[0]):
@@ -189,6 +194,8 @@ def resume_until_stopped(
                 display.message(f"resumed from step {engine.progress.steps}")
             if damage is not None:
                 run.note(ACCEPTED_DAMAGE, **damage)
+        if changed and engine.progress.steps < config.total_timesteps:
+            run.note(RESUMED_ELSEWHERE, step=engine.progress.steps, changed=changed)
         return run_engine(engine, threads)
 
 
@@ -324,23 +331,42 @@ def _spaces(space: Any) -> Any:
     return {key: _spaces(part) for key, part in space.spaces.items()} if hasattr(space, "spaces") else space
 
 
-def check_manifest(manifest: Mapping[str, Any], display: Display) -> int:
-    """The number of threads the run was made with; a warning where versions differ, since results then may too."""
+def revisions(config: Config) -> dict[str, int]:
+    """Which numbers this version computes for a run of this config: see docs/formats.md."""
+    return {"shared": SHARED_REVISION, config.algo: trainer_class(config.algo).revision}
+
+
+def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display) -> tuple[int, list[str]]:
+    """The number of threads the run was made with; and in what this machine differs, with a warning, if it does."""
     threads = manifest.get("threads")
     if type(threads) is not int or threads < 1:
         raise RunError("manifest.json: damaged (it does not say with how many threads the run was made)")
-    made, here = manifest.get("versions"), versions()
-    if isinstance(made, dict):
-        changed = [
-            f"{name} {made[name]} (here {here[name]})"
-            for name in here
-            if made.get(name) not in (None, here[name])
-        ]
-        if changed:
-            display.warning(
-                f"this run was made with {', '.join(changed)}: it may not end exactly as it would have"
-            )
-    return threads
+    here: dict[str, Any] = {
+        f"results of {name}": f"revision {number}" for name, number in revisions(config).items()
+    }
+    made: dict[str, Any] = {
+        f"results of {name}": f"revision {number}" for name, number in _results(manifest, config).items()
+    }
+    listed = manifest.get("versions")
+    made |= listed if isinstance(listed, dict) else {}
+    here |= versions() | {"cpu": cpu()}
+    made["cpu"] = manifest.get("cpu")
+    changed = [
+        f"{name} {made[name]} (here {here[name]})"
+        for name in here
+        if made.get(name) not in (None, here[name])
+    ]
+    if changed:
+        display.warning(
+            f"this run was made with {', '.join(changed)}: it may not end exactly as it would have"
+        )
+    return threads, changed
+
+
+def _results(manifest: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
+    """The revisions a run was begun with: the first, where its manifest is older than they are."""
+    results = manifest.get("results")
+    return results if isinstance(results, dict) else {"shared": 1, config.algo: 1}
 
 
 def check_best(engine: Engine) -> None:

@@ -1,6 +1,8 @@
-"""The format number of run directories and checkpoints; docs/formats.md says what each number means."""
+"""The numbers that say how a run was written and how it computes; docs/formats.md says what each means."""
 
 FORMAT = 2
+# Raised when code that algorithms share computes other numbers than before; an algorithm has `Trainer.revision`.
+SHARED_REVISION = 2
 FIRST_COVERED = (
     2  # from this number on every line of metrics.jsonl carries a hash, and the manifest a checksum
 )

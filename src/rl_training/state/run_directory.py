@@ -144,6 +144,7 @@ class RunDirectory:
             "versions": versions(),
             "platform": platform.platform(),
             "machine": platform.machine(),
+            "cpu": cpu(),
             "threads": threads,
             "git": git_state(),
             "config": dict(config),
@@ -234,6 +235,16 @@ def _numbered(root: Path, name: str) -> Path:
             continue
         files.sync_directory(root)
         return path
+
+
+def cpu() -> str:
+    """The processor by model and number: on another one sums in floating point may be ordered differently."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return " ".join(told[name] for name in ("model name", "cpu family", "model", "stepping") if name in told)
 
 
 def versions() -> dict[str, str | None]:

@@ -1,0 +1,112 @@
+"""Runs that earlier code wrote, kept in tests/data/runs: they evaluate, report, fork and resume with the code of today.
+
+Where versions, CPU and revisions are those they were made with, they end with the very numbers they would have ended
+with then. A failure of that means: the code computes other numbers. Raise `Trainer.revision` of the algorithm, or
+`SHARED_REVISION` in state/formats.py, and write the runs anew (tests/data/make_runs.py); see docs/formats.md.
+"""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rl_training import evaluate_checkpoint, load_policy, resume
+from rl_training.config import load_run_config
+from rl_training.registry import ALGORITHMS
+from rl_training.reporting.report import write_report
+from rl_training.runtime.display import QuietDisplay
+from rl_training.runtime.forking import fork
+from rl_training.runtime.workflows import revisions
+from rl_training.state import chain, checkpoints
+from rl_training.state.formats import FORMAT
+from rl_training.state.run_directory import RunDirectory, cpu, versions
+
+KEPT = Path(__file__).parent / "data" / "runs"
+RUNS = [f"{path.parent.name}/{path.name}" for path in sorted(KEPT.glob("*/*")) if path.is_dir()]
+
+
+class Told(QuietDisplay):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def computes_the_same(name: str) -> bool:
+    """Whether nothing that results depend on has changed since the run was made."""
+    run = RunDirectory(KEPT / name)
+    manifest, config = run.read_manifest(), load_run_config(run.config_path)
+    ours = {"rl-training"}  # another version of ours computes the same, unless a revision says so
+    same = all(
+        manifest["versions"].get(each) == version for each, version in versions().items() if each not in ours
+    )
+    made_on = json.loads((KEPT / name).parent.joinpath("ends.json").read_text())["cpu"]
+    # Revision 2 of the shared code changed runs that normalise observations; those of format 1 do not.
+    first = {"shared": 2, config.algo: 1}
+    return same and made_on == cpu() and manifest.get("results", first) == revisions(config)
+
+
+def test_every_algorithm_has_a_run_of_this_format():
+    here = {path.name for path in (KEPT / str(FORMAT)).iterdir() if path.is_dir()}
+    assert here >= ALGORITHMS.keys()
+    ends = json.loads((KEPT / str(FORMAT) / "ends.json").read_text())["ends"]
+    assert ends.keys() == here
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_kept_run_evaluates_reports_forks_and_resumes(name, tmp_path):
+    run = Path(shutil.copytree(KEPT / name, tmp_path / "run"))
+    assert math.isfinite(evaluate_checkpoint(run, episodes=1)["mean_return"])
+    if name != f"{FORMAT}/scalezero":  # plays several tasks; one would have to be named
+        assert load_policy(run).observation_space is not None
+    told: list[str] = []
+    write_report(run, video=False, warn=told.append)
+    assert told == []
+
+    forked = fork(run, run_dir=tmp_path / "fork")
+    display = Told()
+    resumed = resume(run, display=display)
+    assert resumed.interrupted is None and resumed.metrics == forked.metrics
+    assert (run / "metrics.jsonl").read_bytes() == (tmp_path / "fork/metrics.jsonl").read_bytes()
+    progress = checkpoints.newest_progress(run / "checkpoints")
+    with chain.opened(run / "metrics.jsonl") as log:
+        assert chain.verify(log, chain.mark_of(progress)) is None
+
+    manifest = json.loads((run / "manifest.json").read_bytes())
+    if computes_the_same(name):
+        ends = json.loads((KEPT / name).parent.joinpath("ends.json").read_text())["ends"]
+        assert resumed.metrics == ends[Path(name).name]
+    if manifest.get("results") == revisions(load_run_config(run / "config.yaml")) and computes_the_same(name):
+        assert "resumed_elsewhere" not in manifest and display.warnings == []
+    else:  # then it says so, and the manifest does
+        assert any("may not end exactly" in text for text in display.warnings)
+        assert manifest["resumed_elsewhere"][0]["changed"]
+
+
+def test_a_changed_revision_is_a_warning_and_on_record(tmp_path, monkeypatch):
+    run = Path(shutil.copytree(KEPT / str(FORMAT) / "ppo", tmp_path / "run"))
+    from rl_training.runtime.ppo_trainer import PPOTrainer
+
+    monkeypatch.setattr(PPOTrainer, "revision", PPOTrainer.revision + 1)
+    display = Told()
+    resume(run, display=display)
+    said = f"results of ppo revision {PPOTrainer.revision - 1} (here revision {PPOTrainer.revision})"
+    assert any(said in text for text in display.warnings)
+    entry, *_ = json.loads((run / "manifest.json").read_bytes())["resumed_elsewhere"]
+    assert said in entry["changed"] and entry["step"] > 0
+    write_report(run, video=False)
+    assert "results of ppo revision" in (run / "report.html").read_text("utf-8")
+
+
+def test_a_resume_of_the_first_format_begins_its_chain_there(tmp_path):
+    run = Path(shutil.copytree(KEPT / "1" / "ppo", tmp_path / "run"))
+    before = (run / "metrics.jsonl").read_bytes()
+    resume(run)
+    log = (run / "metrics.jsonl").read_bytes()
+    assert log.startswith(before) and b'"chain"' not in before
+    assert all(chain.hash_of(line) for line in log[len(before) :].splitlines(keepends=True))
+    assert checkpoints.newest_progress(run / "checkpoints")["chain_begins"] == len(before)
+    assert resume(run).interrupted is None  # and it verifies
