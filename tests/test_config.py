@@ -108,7 +108,7 @@ BAD = [  # what follows the head, the line refused, what the refusal says
     ("seed: 1\n\n# comment\nclip_rnage: 0.1", 6, "unknown key 'clip_rnage'; did you mean clip_range?"),
     ("clip_coef_schedul: linear", 3, "did you mean clip_coef_schedule?"),
     ("zzz: 1", 3, "unknown key 'zzz'"),
-    ("<<: {seed: 1}", 3, "unknown key '<<'"),
+    ("<<: {seed: 1}", 3, "merge keys (<<) are not read"),
     ("gadget_size: 100", 3, "gadget_size belongs to other, not to toy"),
     ("temperature: 1.0", 3, "toy has no knob temperature"),
     ("num_simulations_schedule: linear", 3, "toy has no knob num_simulations"),

@@ -9,6 +9,7 @@ Nothing heavy is imported at the top: `rl-training --help` must not wait for tor
 
 import itertools
 import re
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -165,12 +166,16 @@ def train(
 @app.command()
 def resume(
     run_dir: RunDir,
+    changes: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     trust: Trust = False,
     accept_damaged_log: AcceptDamagedLog = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Continue a run, exactly as if it had never stopped."""
+    if changes:
+        command = shlex.join(["rl-training", "fork", str(run_dir), *changes])
+        raise UserError(f"resume continues a run as it is; to change something, fork it: {command}")
     from rl_training.runtime import workflows
 
     with showing(quiet) as display:

@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 
 from rl_training.config_text import KeyPath, parse_yaml, plain, read_text, to_yaml
 from rl_training.errors import ConfigError, did_you_mean
+from rl_training.foreign_names import hint_for
 from rl_training.registry import (
     ALGORITHMS,
     algorithms_with,
@@ -45,6 +46,7 @@ from rl_training.runtime.schedules import names_start
 
 MAX_EXTENDS = 10
 
+ENVIRONMENT_FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 DEVICE = r"^(cpu|cuda(:[0-9]+)?)$"
 Units = Annotated[int, Field(ge=1, le=65_536)]
 
@@ -98,7 +100,11 @@ class Config(BaseModel):
     )
 
     algo: str = field(..., "The algorithm.")
-    env_id: str = field(..., "The environment: a registered Gymnasium id, or module:EnvId.", min_length=1)
+    env_id: str = field(
+        ...,
+        "The environment: a registered Gymnasium id, module:EnvId, or FILE.py:Class beside the config.",
+        min_length=1,
+    )
     seed: int = field(1, "Where all randomness of the run comes from.", ge=0, le=2**63 - 1)
     total_timesteps: int = field(1_000_000, "Steps of the run, over all environments.", ge=1, le=10**15)
     num_envs: int = field(1, "Environments stepped side by side.", ge=1, le=65_536)
@@ -154,6 +160,11 @@ class Config(BaseModel):
         raise ConfigError(
             f"{name}: a config cannot be changed; make another with load_config(config, {name}={_show(value)})"
         )
+
+    @property
+    def env_name(self) -> str:
+        """The environment in a word, for the name of a run's directory and for headings."""
+        return re.sub(r"(?:.*/)?([^/]+)\.py:", r"\1-", self.env_id)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -252,6 +263,9 @@ def fold(config_class: type[Config], data: Mapping[str, Any]) -> dict[str, str]:
 def _unknown_key(config_class: type[Config], key: str) -> str:
     algo = config_class.model_fields["algo"].default
     reader = algo if isinstance(algo, str) else config_class.__name__
+    hint = hint_for(key, config_class.model_fields)
+    if hint:
+        return f"{key} is no key of {reader}; {hint}"
     knob = split_key(key)
     if knob is not None:
         return f"{key}: {reader} has no knob {knob[0].name}"
@@ -465,8 +479,23 @@ def _read_layers(path: Path, children: tuple[Path, ...]) -> list[Layer]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}:1: a config is a mapping of keys to values")
     layer = Layer(values, {entry: f"{path}:{line}" for entry, line in lines.items()})
+    _find_environment_file(layer, path)
     parents = _extended(values, layer, path.parent, (*children, path.resolve()))
     return [*parents, layer]
+
+
+def _find_environment_file(layer: Layer, path: Path) -> None:
+    """`my_env.py:MyEnv` in a config names a file beside it; from then on its full path stands there."""
+    env_id = layer.values.get("env_id")
+    found = ENVIRONMENT_FILE.fullmatch(env_id) if isinstance(env_id, str) else None
+    if found is None or Path(found[1]).is_absolute():
+        return
+    if (path.parent / "manifest.json").exists():
+        # What came with a run is not the user's own, whoever names it.
+        raise layer.refuse(
+            FieldError(f"env_id {env_id!r}: a run names such a file by its full path", ("env_id",))
+        )
+    layer.values["env_id"] = f"{(path.parent / found[1]).resolve()}:{found[2]}"
 
 
 def _extended(values: dict[str, Any], layer: Layer, folder: Path, children: tuple[Path, ...]) -> list[Layer]:

@@ -85,6 +85,8 @@ def _data(node: Node, path: KeyPath, lines: dict[KeyPath, int], place: str) -> A
     data: dict[str, Any] = {}
     for key_node, child in node.value:
         line = key_node.start_mark.line + 1
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            raise ConfigError(f"{place}:{line}: merge keys (<<) are not read; use `extends: CONFIG`")
         key = _scalar(key_node, f"{place}:{line}") if isinstance(key_node, ScalarNode) else key_node.value
         if not isinstance(key, str):
             raise ConfigError(f"{place}:{line}: a key must be text, not {str(key)[:40]!r}")

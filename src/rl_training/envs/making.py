@@ -13,6 +13,7 @@ import gymnasium as gym
 from rl_training.config import Config
 from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.environments import Environments
+from rl_training.envs.from_file import spec_of_file
 from rl_training.envs.interface import Broken, check_has_spaces
 from rl_training.envs.lanes import Lanes, LocalLanes
 from rl_training.envs.masking import MaskInObservation, check_mask_space, gives_masks_in_info
@@ -74,7 +75,8 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
             import ale_py
 
             gym.register_envs(ale_py)
-        env = gym.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+        named = spec_of_file(env_id) or env_id
+        env = gym.make(named, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
         check_has_spaces(env)
         return env
     except Broken as broken:
@@ -90,7 +92,9 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
             f"env_kwargs {dict(env_kwargs)} are refused by {env_id}: {one_line(error)}"
         ) from error
     except Exception as error:  # whatever an environment's constructor or its module raises
-        raise ConfigError(f"env_id {env_id!r} cannot be made: {one_line(error)}") from error
+        file = isinstance(error, ModuleNotFoundError) and ":" in env_id
+        hint = "; a class of a file beside the config is named FILE.py:Class" if file else ""
+        raise ConfigError(f"env_id {env_id!r} cannot be made: {one_line(error)}{hint}") from error
 
 
 def check_spaces(env_id: str, env: Any) -> None:

@@ -7,6 +7,7 @@ tasks are taken together, on scores scaled to 0 … 1 between the lowest and the
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from rl_training.config_text import to_yaml
 from rl_training.errors import UserError, did_you_mean
 from rl_training.reporting.page import Chart, Page, Series, draw_png, write_page
-from rl_training.reporting.records import SCORE, Record
+from rl_training.reporting.records import SCORE, Record, find_runs
 from rl_training.reporting.statistics import (
     Interval,
     improvement_interval,
@@ -105,6 +106,15 @@ def _improvement(
 ) -> Improvement:
     fewest = min(map(len, [*scores, *theirs]))
     return Improvement(task, method, other, improvement_interval(scores, theirs), fewest)
+
+
+def compare_runs(
+    *runs: str | Path, metric: str = SCORE, at: int | None = None, labels: Mapping[Path, str] | None = None
+) -> Comparison:
+    """Compare the runs at these directories or inside of them; `draw_text`, `write_png` and `write_html` show it."""
+    warn: Callable[[str], None] = warnings.warn
+    records = find_runs([Path(run) for run in runs], warn, only=compared_metrics(metric))
+    return compare(records, metric=metric, at=at, warn=warn, labels=labels)
 
 
 def compare(

@@ -6,6 +6,7 @@ checkpoints. Only the video and a world model's predictions need the policy itse
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -269,9 +270,10 @@ def add_checkpoints(page: Page, record: Record) -> None:
     page.heading("Checkpoints")
     if rows:
         page.table(("which", "step", "evaluation there", "path"), rows)
+        quoted = shlex.quote(str(record.path))
         page.code(
-            f"rl-training evaluate {record.path} --checkpoint best\nrl-training play {record.path}\n"
-            + ("" if record.finished else f"rl-training resume {record.path}\n"),
+            f"rl-training evaluate {quoted} --checkpoint best\nrl-training play {quoted}\n"
+            + ("" if record.finished else f"rl-training resume {quoted}\n"),
             "what to do with them",
         )
     else:

@@ -252,7 +252,7 @@ class LiveDisplay(QuietDisplay):
 
 def headline(config: Any) -> str:
     """`ppo on CartPole-v1, seed 1`."""
-    return f"{config.algo} on {config.env_id}, seed {config.seed}"
+    return f"{config.algo} on {getattr(config, 'env_name', config.env_id)}, seed {config.seed}"
 
 
 def finished(steps: int) -> str:

@@ -100,7 +100,7 @@ def fork_until_stopped(
     }
     if "torch_threads" in changes:
         threads = threads_of(config, engine.trainer)
-    run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}-fork")
+    run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_name}-s{config.seed}-fork")
     with run.lock():
         more = {"lineage": [lineage, *_listed(manifest, "lineage")]}
         if accepted := [*_listed(manifest, ACCEPTED_DAMAGE), *([damage] if damage else ())]:

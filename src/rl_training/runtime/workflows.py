@@ -81,7 +81,7 @@ def train_until_stopped(
     config = with_picture_defaults(written)
     trainer = make_trainer(config)
     threads = threads_of(config, trainer)
-    run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_id}-s{config.seed}")
+    run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_name}-s{config.seed}")
     with run.lock():
         with begin_run(run, config, threads):
             pass

@@ -43,7 +43,7 @@ def taking_over(path: str | Path, changes: Iterable[str] = ()) -> Iterator[None]
         names = ", ".join(changes)
         if names:
             raise ConfigError(
-                f"{names}: {Path(path).name} does not fit what was changed ({one_line(error)})"
+                f"{names}: the state of {Path(path).name} does not fit this change; train a new run instead"
             ) from error
         raise CheckpointError(
             f"{path}: is whole, but holds what no training writes ({one_line(error)}); use another checkpoint"

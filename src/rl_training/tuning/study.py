@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from rl_training.config import Config, dump_config, load_config
 from rl_training.config_text import read_text, to_yaml
 from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
 from rl_training.extras import require_extra
-from rl_training.runtime.display import Display, QuietDisplay, number
+from rl_training.runtime.display import Display, QuietDisplay, number, script_display
 from rl_training.runtime.picture_defaults import with_picture_defaults
 from rl_training.runtime.workflows import resume_until_stopped, train_until_stopped
 from rl_training.state import files
@@ -65,7 +66,7 @@ def begin_study(
     require_extra("tune", "tune")
     config = with_picture_defaults(config)
     read_space(space, config)
-    run = RunDirectory.create(run_dir, default_name=f"tune-{config.algo}-{config.env_id}-s{config.seed}")
+    run = RunDirectory.create(run_dir, default_name=f"tune-{config.algo}-{config.env_name}-s{config.seed}")
     try:
         files.replace_file(run.path / "base.yaml", dump_config(config).encode())
         files.replace_file(run.path / "space.yaml", read_text(Path(space)).encode())
@@ -75,6 +76,28 @@ def begin_study(
             f"cannot write to {run.path}: {error.strerror}; nothing was trained yet"
         ) from error
     return run.path
+
+
+def tune(
+    config: Config | Mapping[str, Any],
+    space: str | Path,
+    *,
+    trials: int,
+    startup: int = 5,
+    pruning: bool = True,
+    run_dir: str | Path | None = None,
+    quiet: bool = False,
+) -> Tuned:
+    """Search for the values with which a config learns best, in a new directory; `space` is a YAML file.
+
+    Ctrl-C saves the study and raises KeyboardInterrupt; `rl-training tune FOLDER` continues it.
+    """
+    checked = config if isinstance(config, Config) else load_config(config)
+    folder = begin_study(checked, space, Settings(trials, startup, pruning), run_dir)
+    done = run_study(folder, trials=trials, display=script_display(quiet), trust=True)
+    if done.interrupted is not None:
+        raise KeyboardInterrupt if done.interrupted == signal.SIGINT else SystemExit(128 + done.interrupted)
+    return done
 
 
 def is_study(path: str | Path) -> bool:

@@ -5,6 +5,7 @@ Light on purpose: it is imported before torch is.
 
 import json
 import math
+import shlex
 import sys
 from enum import Enum
 from pathlib import Path
@@ -81,7 +82,7 @@ def report_run(result: "Result", as_json: bool) -> None:
         )
     elif interrupted:
         print(f"stopped by {signal_name(interrupted)}; everything up to here is saved")
-        print(f"go on with   rl-training resume {result.run_dir}")
+        print(f"go on with   rl-training resume {pasted(result.run_dir)}")
     else:
         metrics = result.metrics
         if "eval/mean_return" in metrics:
@@ -94,9 +95,15 @@ def report_run(result: "Result", as_json: bool) -> None:
         print(f"run          {result.run_dir}")
         print(f"metrics      {result.run_dir / 'metrics.jsonl'}")
         print(f"checkpoint   {result.checkpoint_path}")
-        print(f"play it      rl-training evaluate {result.run_dir}")
+        print(f"evaluate it  rl-training evaluate {pasted(result.run_dir)}")
+        print(f"play it      rl-training play {pasted(result.run_dir)}")
     if interrupted:
         raise typer.Exit(128 + interrupted)
+
+
+def pasted(path: object) -> str:
+    """A path as it can be pasted into a shell."""
+    return shlex.quote(str(path))
 
 
 def signal_name(number: int) -> str:

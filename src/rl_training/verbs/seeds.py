@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rl_training.errors import UserError
-from rl_training.verbs.options import print_json, signal_name
+from rl_training.verbs.options import pasted, print_json, signal_name
 
 if TYPE_CHECKING:
     from rl_training.runtime.seeds import Experiment
@@ -82,4 +82,4 @@ def print_summary(experiment: "Experiment") -> None:
         print(f"stopped by {signal_name(experiment.interrupted)}; everything up to here is saved")
         print("go on with   the same command")
     else:
-        print(f"compare it   rl-training compare {experiment.path}")
+        print(f"compare it   rl-training compare {pasted(experiment.path)}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.verbs.options import Json, Overrides, Quiet, Trust, print_json, showing, signal_name
+from rl_training.verbs.options import Json, Overrides, Quiet, Trust, pasted, print_json, showing, signal_name
 
 Source = Annotated[
     str,
@@ -69,7 +69,7 @@ def tune(
         print_json(done._asdict() | {"folder": str(folder)})
     elif done.interrupted:
         print(f"stopped by {signal_name(done.interrupted)}; everything up to here is saved")
-        print(f"go on with   rl-training tune {folder}")
+        print(f"go on with   rl-training tune {pasted(folder)}")
     elif best is not None:
         print(f"best         trial {best['number']} of {len(done.trials)}: return {best['return']:.2f}")
         for name, value in best["values"].items():
@@ -79,7 +79,7 @@ def tune(
             print(f"{100 * share:9.0f} %  {name}")
         if done.importance:
             print(f"picture      {folder / 'importance.png'}")
-        print(f"train it     rl-training train {written}")
+        print(f"train it     rl-training train {pasted(written)}")
     if done.interrupted:
         raise typer.Exit(128 + done.interrupted)
     if best is None:
