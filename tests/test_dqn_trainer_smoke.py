@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from runs import iterated
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.algorithms.dqn import dueling, q_loss, q_target
@@ -17,7 +18,7 @@ from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Controls, resolve
 from rl_training.runtime.dqn_trainer import DQNConfig, DQNTrainer, train_dqn
 from rl_training.runtime.evaluation import evaluate
-from rl_training.state.seeding import fold, seed_everything
+from rl_training.state.seeding import seed_everything
 
 TINY: dict[str, Any] = dict(
     env_id="CartPole-v1",
@@ -222,20 +223,14 @@ def test_acting_without_torch_is_acting_with_torch() -> None:
         np.testing.assert_allclose(fast, slow, rtol=1e-5, atol=1e-6)
 
 
-def trained(env_id: str, steps: int = 1200, **changes: Any) -> DQNTrainer:
+def trained(env_id: str, steps: int = 1200, learned: Any = None, **changes: Any) -> DQNTrainer:
     settings: dict[str, Any] = dict(
         learning_starts=100, batch_size=32, hidden_sizes=[32], gamma=0.9, epsilon=0.3
     )
     settings |= dict(learning_rate=3e-3, buffer_size=4000, total_timesteps=10**6, target_update_interval=20)
     settings |= dict(replay_ratio=0.5)
     config = DQNConfig(env_id=f"probe/{env_id}-v0", **settings | changes)
-    seed_everything(1)
-    trainer = DQNTrainer(config)
-    knobs = Controls.of(config)
-    for step in range(0, steps, config.steps_per_iteration):
-        seed_everything(fold(1, step))
-        trainer.iterate(knobs.at(step))
-    return trainer
+    return iterated(DQNTrainer, config, steps, learned)
 
 
 def values(trainer: DQNTrainer, *observations: float) -> np.ndarray:
@@ -253,8 +248,10 @@ def test_values_of_the_probes(name: str) -> None:
 
 
 def test_a_picture_in_a_dict_is_seen() -> None:
-    trainer = trained("DictAndPicture", 500, learning_rate=1e-3, replay_ratio=0.25, hidden_sizes=[])
-    assert evaluate(trainer.agent, trainer.config, episodes=50, seed=5)["mean_return"] > 0.95
+    def seen(trainer: DQNTrainer) -> None:
+        assert evaluate(trainer.agent, trainer.config, episodes=50, seed=5)["mean_return"] > 0.95
+
+    trained("DictAndPicture", 500, seen, learning_rate=1e-3, replay_ratio=0.25, hidden_sizes=[])
 
 
 def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:

@@ -193,19 +193,22 @@ def test_frames(shape: tuple[int, ...]) -> None:
     assert not torch.equal(one[3][0], other[3][0]) and torch.equal(one[3][1], other[3][1])
 
 
-def trained(env_id: str, steps: int = 700, **changes: Any) -> MuZeroTrainer:
+def trained(env_id: str, steps: int = 700, learned: Any = None, **changes: Any) -> MuZeroTrainer:
     config = MuZeroConfig(env_id=f"probe/{env_id}-v0", **PROBED | changes)
-    return iterated(MuZeroTrainer, config, steps)
+    return iterated(MuZeroTrainer, config, steps, learned)
 
 
 def values(trainer: MuZeroTrainer, *observations: float) -> np.ndarray:
     return trainer.agent.value(np.array(observations, np.float32).reshape(-1, 1), ())
 
 
+def finds_the_best_action(trainer: Any) -> None:
+    assert evaluate(trainer.agent, trainer.config, episodes=30, seed=5)["mean_return"] == 1.0
+
+
 def test_values_of_the_probes() -> None:
     np.testing.assert_allclose(values(trained("DelayedReward"), 0.0, 1.0), [0.9, 1.0], atol=0.1)
-    both = trained("RewardByBoth")
-    assert evaluate(both.agent, both.config, episodes=30, seed=5)["mean_return"] == 1.0
+    trained("RewardByBoth", learned=finds_the_best_action)
 
 
 def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:

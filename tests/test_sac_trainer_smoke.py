@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs import assert_learned, received
+from runs import assert_learned, iterated, received
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
@@ -16,7 +16,6 @@ from rl_training.runtime import sac_trainer
 from rl_training.runtime.controls import Controls, resolve, resolve_entropy_coefficient
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.sac_trainer import SACConfig, SACTrainer, train_sac
-from rl_training.state.seeding import fold, seed_everything
 
 TINY: dict[str, Any] = dict(
     env_id="Pendulum-v1",
@@ -123,22 +122,18 @@ def test_the_checkpoint_alone_rebuilds_the_agent(tmp_path: Any) -> None:
     assert action.shape == (1,) and -2 <= action[0] <= 2
 
 
-def trained(env_id: str, steps: int, **changes: Any) -> SACTrainer:
+def trained(env_id: str, steps: int, learned: Any = None, **changes: Any) -> SACTrainer:
     settings: dict[str, Any] = dict(learning_starts=100, batch_size=64, hidden_sizes=[32, 32], gamma=0.9)
     settings |= dict(learning_rate=3e-3, buffer_size=5000, total_timesteps=10**6, tau=0.05)
     config = SACConfig(env_id=f"probe/{env_id}-v0", **settings | changes)
-    seed_everything(1)
-    trainer = SACTrainer(config)
-    knobs = Controls.of(config)
-    for step in range(steps):
-        seed_everything(fold(1, step))
-        trainer.iterate(knobs.at(step))
-    return trainer
+    return iterated(SACTrainer, config, steps, learned)
 
 
 def test_a_continuous_action_reaches_its_target_inside_asymmetric_bounds() -> None:
-    trainer = trained("Target", 900, target_entropy=-3.0)
-    assert evaluate(trainer.agent, trainer.config, episodes=10, seed=5)["mean_return"] > -0.02
+    def learned(trainer: SACTrainer) -> None:
+        assert evaluate(trainer.agent, trainer.config, episodes=10, seed=5)["mean_return"] > -0.02
+
+    trained("Target", 900, learned, target_entropy=-3.0)
 
 
 def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:

@@ -255,7 +255,7 @@ def test_a_run_whose_tasks_are_all_solved_ends_without_them(tmp_path: Any) -> No
     assert read_lines(result)[-1]["step"] == 240
 
 
-def trained(env_id: str, steps: int = 600, **changes: Any) -> ScaleZeroTrainer:
+def trained(env_id: str, steps: int = 600, learned: Any = None, **changes: Any) -> ScaleZeroTrainer:
     settings: dict[str, Any] = dict(learning_starts=60, batch_size=24, hidden_sizes=[16], latent_size=16)
     settings |= dict(
         gamma=0.9, learning_rate=1e-2, tau=0.1, buffer_size=4000, total_timesteps=10**6, replay_ratio=0.5
@@ -265,14 +265,16 @@ def trained(env_id: str, steps: int = 600, **changes: Any) -> ScaleZeroTrainer:
     )
     settings |= dict(heads=2, experts=2, expert_size=16, stages=2, rank=2)
     config = ScaleZeroConfig(env_ids=[f"probe/{name}-v0" for name in env_id.split()], **settings | changes)
-    return iterated(ScaleZeroTrainer, config, steps)
+    return iterated(ScaleZeroTrainer, config, steps, learned)
 
 
 def test_the_best_actions_of_two_tasks_are_found_by_one_model() -> None:
-    trainer = trained("RewardByBoth RewardByAction", 800, replay_ratio=0.25)
-    scores = evaluate(trainer.agent, trainer.config, episodes=30, seed=5)
-    assert scores["task/probe/RewardByBoth-v0/mean_return"] == 1.0
-    assert scores["task/probe/RewardByAction-v0/mean_return"] == 1.0
+    def learned(trainer: ScaleZeroTrainer) -> None:
+        scores = evaluate(trainer.agent, trainer.config, episodes=30, seed=5)
+        assert scores["task/probe/RewardByBoth-v0/mean_return"] == 1.0
+        assert scores["task/probe/RewardByAction-v0/mean_return"] == 1.0
+
+    trained("RewardByBoth RewardByAction", 800, learned, replay_ratio=0.25)
 
 
 def test_values_and_rewards_of_a_probe() -> None:
@@ -285,8 +287,12 @@ def test_values_and_rewards_of_a_probe() -> None:
 
 def test_memory_finds_what_one_observation_does_not_show() -> None:
     """The cue is seen once; only a policy that looks back at it can earn more than half."""
-    trainer = trained("ShortRecall", 1000, context_steps=2, unroll_steps=3, num_simulations=2, td_steps=2)
-    assert evaluate(trainer.agent, trainer.config, episodes=40, seed=5)["mean_return"] > 0.9
+
+    def learned(trainer: ScaleZeroTrainer) -> None:
+        assert evaluate(trainer.agent, trainer.config, episodes=40, seed=5)["mean_return"] > 0.9
+
+    settings = dict(context_steps=2, unroll_steps=3, num_simulations=2, td_steps=2)
+    trained("ShortRecall", 1000, learned, **settings)
 
 
 def test_forbidden_actions_are_never_taken() -> None:
