@@ -12,10 +12,12 @@ from runs import TINY, Command, assert_same_run
 from test_cli import cli, refused
 
 from rl_training import load_config, train
+from rl_training.config import YOUNGER, as_begun
 from rl_training.errors import RunError, UserError
 from rl_training.runtime.display import QuietDisplay
-from rl_training.runtime.seeds import SeedRun, _hear, _identity, go_on, open_experiment, parse_seeds
+from rl_training.runtime.seeds import SeedRun, _hear, _identity, go_on, open_experiment, parse_seeds, seeded
 from rl_training.runtime.seeds_display import QuietSeeds
+from rl_training.runtime.workflows import refuse_other_config
 
 LONG = dict(TINY, algo="ppo", total_timesteps=20_000, checkpoint_interval=500)
 
@@ -72,6 +74,35 @@ def test_one_experiment_for_one_config_and_another_for_another(tmp_path, monkeyp
     Path("mine/experiment.json").write_text('{"format": 1, "con')
     with pytest.raises(RunError, match="damaged"):
         open_experiment(config, Path("mine"))
+
+
+def test_an_experiment_of_a_version_without_the_younger_fields_goes_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = dict(TINY, algo="ppo")
+    Path("my.yaml").write_text(yaml(settings))
+    old = load_config(settings | YOUNGER)
+    folder = open_experiment(old, None)
+    go_on(seeded(old, 1), folder / "s1", QuietDisplay())
+    identity = json.loads((folder / "experiment.json").read_bytes())
+    for name in ("env_timeout", *YOUNGER):
+        del identity["config"][name]
+    (folder / "experiment.json").write_text(json.dumps(identity))
+    run_config = folder / "s1" / "config.yaml"
+    run_config.write_text(yaml({k: json.dumps(v) for k, v in identity["config"].items() if v is not None}))
+
+    for place in ((), ("--run-dir", str(folder))):
+        done = cli("train", "my.yaml", "--seeds", "1", *place)
+        assert done.exit_code == 0 and "1 done before, 0 go on" in done.stdout, done.output
+    assert os.listdir("runs") == [folder.name]
+    config = load_config(settings)
+    assert as_begun(config, identity["config"]).eval_sample is False, (
+        "seeds to come are evaluated like those before"
+    )
+    with pytest.raises(RunError, match=r"another config \(eval_sample differ"):
+        open_experiment(load_config(settings, eval_sample=True), folder)
+    with pytest.raises(RunError) as refusal:
+        refuse_other_config(folder / "s1" / "checkpoints", config, load_config(settings, gamma=0.5))
+    assert "remove" not in str(refusal.value)
 
 
 def wait_for_checkpoint(folder: Path, process: Command, step: int) -> None:

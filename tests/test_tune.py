@@ -12,8 +12,9 @@ from runs import KINDS, RUNS
 from test_cli import cli, refused, write
 
 from rl_training import load_config, train
-from rl_training.config import dump_config
+from rl_training.config import YOUNGER, dump_config
 from rl_training.errors import ConfigError
+from rl_training.tuning import study
 from rl_training.tuning.space import Corner, read_space
 
 BASE = """\
@@ -242,6 +243,18 @@ def test_a_study_of_others_imports_a_module_only_on_trust(whole, tmp_path):
     text = (search / "base.yaml").read_text().replace("CartPole-v1", '"planted:CartPole-v1"')
     (search / "base.yaml").write_text(text)
     refused(cli("tune", "search", "--trials", 9), "add --trust (trust=True)", "planted")
+
+
+def test_a_study_of_a_version_without_the_younger_fields_goes_on_as_it_was_begun(monkeypatch):
+    path = study.begin_study(load_config("config.yaml"), "space.yaml", study.Settings(1), "search")
+    base = path / "base.yaml"
+    lines = base.read_text().splitlines(keepends=True)
+    base.write_text("".join(line for line in lines if line.split(":")[0] not in ("env_timeout", *YOUNGER)))
+    monkeypatch.setattr(study.Study, "search", lambda self: signal.SIGTERM)
+    monkeypatch.setattr(study.Study, "summed_up", lambda self, interrupted: self.base)
+    found = study.run_study(path)
+    assert {name: getattr(found, name) for name in YOUNGER} == YOUNGER
+    assert found.env_timeout == 300
 
 
 def test_whole_numbers_stay_whole_and_numbers_numbers():

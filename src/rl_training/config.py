@@ -575,6 +575,19 @@ def load_run_config(
     return load_config(source, overrides, **missing)
 
 
+def as_begun(config: Config, written: Mapping[str, Any]) -> Config:
+    """A config as it would have been read by the version that wrote these settings, perhaps without younger fields."""
+    fields = type(config).model_fields
+    values = config.model_dump(mode="json")
+    younger = {name for name in values if name not in written and name in fields}
+    kept = {
+        name: value
+        for name, value in values.items()
+        if name not in younger or getattr(config, name) != fields[name].default
+    }
+    return load_run_config(kept)
+
+
 def dump_config(config: Config) -> str:
     """The config as YAML, one line per field, which `load_config` reads back equal."""
     return "".join(f"{name}: {to_yaml(value)}\n" for name, value in _written(config).items())

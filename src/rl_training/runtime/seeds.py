@@ -18,15 +18,24 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.config import Config, load_config
-from rl_training.errors import EnvironmentFault, NonFiniteError, RunError, StorageError, UserError, one_line
+from rl_training.config import Config, as_begun, load_config, load_run_config
+from rl_training.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFault,
+    NonFiniteError,
+    RunError,
+    StorageError,
+    UserError,
+    one_line,
+)
 from rl_training.processes import SIGNALS, end_with_the_parent, ensure_fork_server
 from rl_training.runtime import workflows
 from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.engine import stop_signals
 from rl_training.runtime.picture_defaults import with_picture_defaults
 from rl_training.state import checkpoints, files
-from rl_training.state.run_directory import RunDirectory, directory_name
+from rl_training.state.run_directory import RunDirectory, changed_keys, directory_name
 from rl_training.terminal import escape_streams
 
 FORMAT = 1
@@ -97,6 +106,7 @@ def train_seeds(
     # What is wrong with a config or an environment leaves nothing behind.
     workflows.make_trainer(config).close()
     path = open_experiment(config, run_dir)
+    config = as_begun(config, {"seed": config.seed, **(_identity(path) or {})})
     runs = [SeedRun(seed, path / f"s{seed}") for seed in seeds]
     experiment = Experiment(path, config, runs)
     for run in runs:
@@ -116,15 +126,15 @@ def open_experiment(config: Config, run_dir: Path | None) -> Path:
     mine = {name: value for name, value in config.model_dump(mode="json").items() if name != "seed"}
     if run_dir is not None:
         theirs = _identity(run_dir)
-        if theirs is not None and theirs != mine:
-            changed = [name for name in mine if theirs.get(name) != mine[name]]
+        if theirs is not None and (changed := _differences(run_dir, theirs, config)):
             raise RunError(f"{run_dir}: holds an experiment of another config ({', '.join(changed)} differ)")
         if theirs is None and run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
             raise RunError(f"{run_dir}: is not empty, and no experiment; choose another directory")
         return _begin(run_dir, mine)
     for path in _default_places(config):
         theirs = _identity(path)
-        if theirs == mine or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        same = theirs is not None and not _differences(path, theirs, config)
+        if same or not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return _begin(path, mine)
     raise AssertionError("there is always one more place")
 
@@ -154,6 +164,16 @@ def _identity(path: Path) -> dict[str, Any] | None:
     return config
 
 
+def _differences(path: Path, theirs: Mapping[str, Any], config: Config) -> list[str]:
+    """In which fields an experiment is of another config; what its version did not know yet is no difference."""
+    theirs = {**theirs, "seed": config.seed}
+    try:
+        there = workflows.saved_config({"config": theirs}).model_dump(mode="json")
+    except (ConfigError, CheckpointError) as error:
+        raise RunError(f"{path / IDENTITY}: damaged ({one_line(error)})") from error
+    return changed_keys(as_begun(config, theirs).model_dump(mode="json"), there)
+
+
 def _begin(path: Path, identity: Mapping[str, Any]) -> Path:
     try:
         files.make_directory(path)
@@ -176,7 +196,7 @@ def _look(run: SeedRun, config: Config) -> None:
     if not (run.path / "config.yaml").is_file():
         return
     opened = RunDirectory.open(run.path)
-    workflows.refuse_other_config(opened.config_path, load_config(opened.config_path), config)
+    workflows.refuse_other_config(opened.config_path, load_run_config(opened.config_path), config)
     found = checkpoints.newest_good_checkpoint(opened.checkpoints, only="progress", warn=lambda text: None)
     if found is not None:
         progress = found[1]["progress"]

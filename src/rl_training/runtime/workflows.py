@@ -167,7 +167,7 @@ def resume_until_stopped(
         if expected is None:
             refuse_untrusted(config, trust)
         else:
-            refuse_other_config(run.config_path, load_config(run.config_path), expected)
+            refuse_other_config(run.config_path, config, expected)
         refuse_changed_config(config, begun_with(run, manifest), "manifest.json")
         threads, changed = check_manifest(manifest, config, display)
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
@@ -442,9 +442,8 @@ def refuse_other_config(path: Path, config: Config, expected: Config) -> None:
     """A run inside an experiment or a study has the config computed for it: from another one nothing is made."""
     changed = changed_keys(config.model_dump(mode="json"), expected.model_dump(mode="json"))
     if changed:
-        raise RunError(
-            f"{path}: {', '.join(changed)} not as computed for this run; restore the file, or remove {path.parent}"
-        )
+        advice = f"restore the file, or remove {path.parent}" if path.is_file() else "it is of another run"
+        raise RunError(f"{path}: {', '.join(changed)} not as computed for this run; {advice}")
 
 
 def saved_config(saved: Mapping[str, Any]) -> Config:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rl_training.config import Config, dump_config, load_config
+from rl_training.config import Config, dump_config, load_run_config
 from rl_training.config_text import read_text, to_yaml
 from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
 from rl_training.extras import require_extra
@@ -120,7 +120,7 @@ def run_study(
         if trials is not None and trials != settings.trials:
             settings = settings._replace(trials=trials)
             _write_settings(folder, settings)
-        base = load_config(folder / "base.yaml")
+        base = load_run_config(folder / "base.yaml")
         trust = trust or trust_env
         refuse_untrusted(base, trust)
         study = Study(folder, base, read_space(folder / "space.yaml", base), settings, display, trust)
