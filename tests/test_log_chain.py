@@ -187,6 +187,17 @@ def test_a_damaged_log_refuses_to_resume_and_to_fork_and_can_be_accepted(kind, r
         assert log.count(b"\n") == len((tmp_path / "fork" / "metrics.jsonl").read_bytes().splitlines())
 
 
+def test_damage_that_is_accepted_again_after_a_kill_leaves_no_line_twice(run):
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(KeyboardInterrupt):  # lines, and no checkpoint yet
+        resume(run, accept_damaged_log=True, display=StoppedAt(1700))
+    resume(run, accept_damaged_log=True)
+    lines = (run / "metrics.jsonl").read_bytes().splitlines()
+    said = [(line["step"], "eval/mean_return" in line) for line in map(json.loads, lines)]
+    assert len(said) == len(set(said)) and said == sorted(said)
+    resume(run)  # and the chain verifies
+
+
 def test_weights_after_accepted_damage_are_those_of_the_run_without(run, stopped, tmp_path):
     whole = Path(shutil.copytree(stopped, tmp_path / "whole"))
     resume(whole)

@@ -405,7 +405,7 @@ def check_log(
             log.seek(0)
             length = chain.end_of(log, counted.value) or counted.length
             log.seek(0)
-            mark, _ = chain.begin_after(log, length)
+            mark, _ = chain.begin_after(log, length, progress["steps"])
     if damage is not None and not accept:
         raise RunError(
             f"{run.metrics_path}: {damage}; the checkpoint is intact: --accept-damaged-log "

@@ -150,11 +150,16 @@ def verify(file: BinaryIO, mark: Mark) -> Damage | None:
     return follower.end()
 
 
-def begin_after(file: BinaryIO, length: int) -> tuple[Mark, Damage | None]:
-    """A chain that begins behind the whole lines among the first `length` bytes; damage if these are fewer bytes."""
+def begin_after(file: BinaryIO, length: int, steps: float = math.inf) -> tuple[Mark, Damage | None]:
+    """A chain that begins behind the whole lines among the first `length` bytes; damage if these are fewer bytes.
+
+    A line of a later step than `steps` ends them: what the run writes again must not stand there twice.
+    """
     follower = Follower(Mark(length, "", length))
     for line in lines(file):
         if not line.endswith(b"\n") or follower.position + len(line) > length:
+            break
+        if (numbers(line) or {}).get("step", -math.inf) > steps:
             break
         follower.follow(line)
     return Mark(follower.position, follower.value, follower.position), follower.end()
