@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rl_training.config import Config, dump_config, load_run_config
+from rl_training.config import Config, dump_config, load_config, load_run_config
 from rl_training.config_text import read_text, to_yaml
 from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
 from rl_training.extras import require_extra
