@@ -103,7 +103,7 @@ def test_all_three_hold_the_metrics_of_a_run_that_was_interrupted_and_change_non
         train(small_config("ppo-cartpole", **ALL), run_dir=run, display=Stopping())
     assert capfd.readouterr().err == "", "what libraries say about themselves is not for our user"
     assert in_mlflow(run, store)[0].info.status == "KILLED"
-    resume(run)
+    resume(run, trust=True)
     wanted = in_metrics(run)
     assert (run / "metrics.jsonl").read_bytes() == (
         trained_run("ppo-cartpole") / "metrics.jsonl"

@@ -21,6 +21,7 @@ from rl_training.runtime.forking import fork
 from rl_training.runtime.playing import play_run
 from rl_training.runtime.workflows import record_demonstrations, refuse_other_config
 from rl_training.state import checkpoints
+from rl_training.state.run_directory import RunDirectory
 from rl_training.trust import foreign, refuse_untrusted
 
 BASE = dict(TINY, algo="ppo", total_timesteps=256)
@@ -37,9 +38,11 @@ def folder(tmp_path, monkeypatch):
 
 
 def forge(run, **changes):
-    """Let the config of a run and that of its newest checkpoint say something else."""
+    """Let the config of a run, in its manifest and in its newest checkpoint too, say something else."""
     config = load_config(load_config(run / "config.yaml").model_dump(mode="json") | changes)
     (run / "config.yaml").write_text(dump_config(config))
+    manifest = RunDirectory(run).read_manifest()
+    RunDirectory(run)._write_manifest(manifest | {"config": config.model_dump(mode="json")})
     forge_checkpoint(run, **changes)
     return run
 
@@ -58,6 +61,7 @@ FOREIGN = {
         "imports the module 'planted'",
     ),
     "env_kwargs": (dict(algo="ppo", env_id="A-v0", env_kwargs={"of": [{"id": MODULE}]}), "may import"),
+    "env_kwargs' keys": (dict(algo="ppo", env_id="A-v0", env_kwargs={"of": {MODULE: 1}}), "may import"),
     "task_kwargs": (
         dict(algo="scalezero", env_id="A-v0+B-v0", task_kwargs={"B-v0": {"id": MODULE}}),
         "may import",
@@ -66,12 +70,22 @@ FOREIGN = {
         dict(algo="impala", env_id="CartPole-v1", fleet="ray", ray_address="10.0.0.1:6379"),
         "connects to a Ray cluster",
     ),
+    "wandb": (
+        dict(algo="ppo", env_id="CartPole-v1", wandb=True),
+        "sends metrics to Weights & Biases, under the id in trackers.json",
+    ),
+    "mlflow": (
+        dict(algo="ppo", env_id="CartPole-v1", mlflow=True),
+        "sends metrics to an MLflow server, under the id in trackers.json",
+    ),
 }
 
 
 @pytest.mark.parametrize("key", FOREIGN)
-def test_one_function_says_what_is_foreign_and_names_the_key(key):
+def test_one_function_says_what_is_foreign_and_names_the_key(key, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://10.0.0.1:5000")
     settings, deed = FOREIGN[key]
+    key = key.removesuffix("' keys")
     config = load_config(settings)
     assert key in {entry.key for entry in foreign(config)}
     with pytest.raises(UntrustedError, match=rf"env_id|{key}") as error:
@@ -121,6 +135,30 @@ def test_no_verb_calls_the_cluster_that_a_run_names(listener, trained_run):
             cli(verb, run, *options), f"ray_address '{listener}' connects to a Ray cluster", "add --trust"
         )
     assert not any(map(Path.exists, map(Path, ("played.npz", "played.mp4", "fork"))))
+
+
+def test_only_a_verb_that_trains_asks_about_trackers(trained_run):
+    run = forge(shutil.copytree(trained_run("ppo-cartpole"), Path("run")), wandb=True)
+    for verb, *options in (["resume"], ["fork", "total_timesteps=9000", "--run-dir", "fork"]):
+        refused(cli(verb, run, *options), "this run's wandb 'true' sends metrics", "if it is yours or you")
+    assert not Path("fork").exists()
+    assert evaluate_checkpoint(run, episodes=1)["episodes"] == 1
+    with pytest.raises(ConfigError, match="no world model"):
+        imagine_open_loop(run)
+    with pytest.raises(ConfigError, match="is at the end of its run"):
+        fork(run, ["wandb=false"], run_dir="fork")
+
+
+@pytest.mark.parametrize(
+    "store", [None, "", "sqlite:///mlflow.db", "file:///tmp/runs", "./runs", "/tmp/runs"]
+)
+def test_mlflow_in_a_local_file_is_not_foreign(store, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if store is not None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    assert not foreign(load_config(FOREIGN["mlflow"][0]))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "databricks")
+    assert foreign(load_config(FOREIGN["mlflow"][0]))
 
 
 def test_both_names_of_trust_are_understood_everywhere(trained_run, monkeypatch):

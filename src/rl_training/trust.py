@@ -1,12 +1,13 @@
 """What in a config reaches code or other machines, and the refusal of it in a config that is not the user's own.
 
 The config of a run directory, of a checkpoint or of a study may have been written by someone else. Whoever makes an
-environment or a fleet from such a config calls `refuse_untrusted` first; `--trust` (in Python `trust=True`) is the
+environment, a fleet or a tracker from such a config calls `refuse_untrusted` first; `--trust` (in Python `trust=True`) is the
 user's answer. A config that the user names to `train` is the user's own, and is not asked about.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -43,37 +44,61 @@ def _cluster(address: Any) -> Deeds:
         yield text, "connects to a Ray cluster, which can run code on this machine"
 
 
-# Key of a config -> what in its value is foreign, and what that does. A key that reaches code, a file that is run, or
-# another machine belongs here.
+def _wandb(on: Any) -> Deeds:
+    """The account is the user's own, but the directory says which of its runs is written to."""
+    if on:
+        yield "true", "sends metrics to Weights & Biases, under the id in trackers.json if there is one"
+
+
+def _mlflow(on: Any) -> Deeds:
+    """Unless the user's own variable names a server, the store is a local file."""
+    store = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:"
+    if on and not store.startswith(LOCAL_STORES):
+        yield "true", "sends metrics to an MLflow server, under the id in trackers.json if there is one"
+
+
+LOCAL_STORES = ("sqlite:", "file:", "/", ".")
+
+
+class Reach(NamedTuple):
+    """What in the value of a key is foreign, and whether that is so only in training or whenever a policy plays."""
+
+    find: Callable[[Any], Deeds]
+    only_in_training: bool = False
+
+
+# A key that reaches code, a file that is run, or another machine belongs here.
 #
-# Not here, because the config names neither code nor a host: the trackers (`wandb`, `mlflow`, `tensorboard`), whose
-# hosts and accounts come from the user's own login and variables; `demonstrations`, a file or local dataset that is
-# read without running anything; `ray_resources`, which only chooses among the nodes of a cluster; `algo`, a name of
-# our own registry.
-REACHES: Mapping[str, Callable[[Any], Deeds]] = {
-    "env_id": _environments,
-    "env_ids": _environments,
-    "env_kwargs": _arguments,
-    "task_kwargs": _arguments,
-    "ray_address": _cluster,
+# Not here, because they do none of that: `tensorboard`, which writes into the run directory; `demonstrations`, a file
+# or local dataset that is read without running anything; `ray_resources`, which only chooses among the nodes of a
+# cluster; `algo`, a name of our own registry.
+REACHES: Mapping[str, Reach] = {
+    "env_id": Reach(_environments),
+    "env_ids": Reach(_environments),
+    "env_kwargs": Reach(_arguments),
+    "task_kwargs": Reach(_arguments),
+    "ray_address": Reach(_cluster),
+    "wandb": Reach(_wandb, only_in_training=True),
+    "mlflow": Reach(_mlflow, only_in_training=True),
 }
 
 
-def foreign(config: Any) -> list[Foreign]:
-    """All that a config reaches beyond this package."""
+def foreign(config: Any, *, training: bool = True) -> list[Foreign]:
+    """All that a config reaches beyond this package when a run is trained, or when its policy only plays."""
     return [
         Foreign(key, value, deed)
-        for key, find in REACHES.items()
-        for value, deed in find(getattr(config, key, None))
+        for key, reach in REACHES.items()
+        if training or not reach.only_in_training
+        for value, deed in reach.find(getattr(config, key, None))
     ]
 
 
-def refuse_untrusted(config: Any, trust: bool, own: Collection[str] = ()) -> None:
+def refuse_untrusted(config: Any, trust: bool, own: Collection[str] = (), *, training: bool = True) -> None:
     """Raise for the first foreign entry of a config, unless the user trusts it; `own` are keys that the user gave."""
-    for key, value, deed in [] if trust else foreign(config):
+    for key, value, deed in [] if trust else foreign(config, training=training):
         if key not in own:
             raise UntrustedError(
-                f"this run's {key} {value!r} {deed}; add --trust (trust=True) if you trust it"
+                f"this run's {key} {value!r} {deed}; add --trust (trust=True) if it is yours or you trust it"
             )
 
 
@@ -82,7 +107,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for part in value.values():
+        for key, part in value.items():
+            yield from _texts(key)
             yield from _texts(part)
     elif isinstance(value, list | tuple):
         for part in value:

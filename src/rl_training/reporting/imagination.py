@@ -57,7 +57,7 @@ def imagine_open_loop(
     config, agent, saved = load_agent(path, checkpoint)
     if not isinstance(agent, DreamerPolicy):
         raise ConfigError(f"{path}: {config.algo} has no world model to look into")
-    refuse_untrusted(config, trust or trust_env)
+    refuse_untrusted(config, trust or trust_env, training=False)
     seed = fold(config.seed if seed is None else seed, "imagination")
     obs, actions = _play(agent, config, steps + context, seed, made_for(saved))
     seed_everything(fold(seed, "latents"))

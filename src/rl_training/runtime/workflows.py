@@ -218,7 +218,7 @@ def evaluate_checkpoint(
     config, agent, saved = load_agent(path, checkpoint)
     if task is not None:
         config, agent, saved = of_task(config, agent, saved, task)
-    refuse_untrusted(config, trust or trust_env)
+    refuse_untrusted(config, trust or trust_env, training=False)
     return evaluate(
         agent,
         config,
@@ -252,7 +252,7 @@ def record_demonstrations(
     """
     minari_datasets.refuse_taken(str(out))
     config, agent, saved = of_task(*load_agent(path, checkpoint), task)
-    refuse_untrusted(config, trust or trust_env)
+    refuse_untrusted(config, trust or trust_env, training=False)
     seed = config.seed if seed is None else seed
     how: dict[str, Any] = {"episodes": episodes, "seed": fold(seed, "record"), "sample": sample}
     played = record(agent, config, **how, made_for=made_for(saved))
