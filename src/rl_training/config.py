@@ -129,7 +129,7 @@ class Config(BaseModel):
     eval_interval: int | None = field(None, "Steps between evaluations; none: a tenth of the run.", ge=1)
     eval_episodes: int = field(10, "Episodes per evaluation.", ge=1)
     eval_sample: bool | None = field(
-        None, "Whether evaluations sample actions; none: for policies that draw them on Atari."
+        None, "Whether evaluations sample actions; none: on Atari, for policies that sample in training."
     )
     checkpoint_interval: int | None = field(
         None, "Steps between saves; none: run / 10, 20000 to 50000.", ge=1

@@ -193,10 +193,8 @@ class Environments(Stateful):
         require(len(kinds) <= 1, "Environments.actions: of different dtypes")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        actions, digests = (
-            state["actions"],
-            state.get("scores"),
-        )  # without digests if saved before there were any
+        # Older checkpoints have no digests.
+        actions, digests = state["actions"], state.get("scores")
         self._check_actions(actions)
         require(
             digests is None or (isinstance(digests, list) and len(digests) == self.count),

@@ -53,9 +53,8 @@ def is_known(spec: EnvSpec | None) -> bool:
 
 def first_step(env: gym.Env[Any, Any]) -> None:
     """One reset and one step, checked; raises `Broken`, or whatever the environment raises."""
-    bare = without_wrappers(env)[
-        0
-    ]  # Gymnasium's wrappers would fail at what a step returns before we can look at it
+    # Gymnasium's wrappers would fail at what a step returns before we can look at it.
+    bare = without_wrappers(env)[0]
     bare.action_space.seed(0)
     begun = bare.reset(seed=0)
     check_reset_result(begun)

@@ -60,10 +60,8 @@ class Progress(Stateful):
         self.steps = 0
         self.done_at = {"log": 0, "evaluate": 0, "checkpoint": 0}
         self.metrics_bytes = 0
-        self.chain, self.chain_begins = (
-            chain.START,
-            0,
-        )  # newest hash in the log, and the bytes before its first one
+        # The newest hash in the log, and the number of bytes before its first one.
+        self.chain, self.chain_begins = chain.START, 0
         self.best_return = -math.inf
         self.latest: dict[str, float] = {}  # every metric as last logged
         self.window = MetricsWindow()

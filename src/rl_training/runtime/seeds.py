@@ -304,9 +304,8 @@ def _hear(
         pipe.close()
         del running[pipe]
         if run.status == "running":
-            early = process.exitcode in [
-                -number for number in SIGNALS
-            ]  # before it could do anything about it
+            # A signal that came before the process could handle it.
+            early = process.exitcode in [-number for number in SIGNALS]
             problem = "" if early else f"its process ended with {process.exitcode}"
             run.status, run.problem = "stopped" if early else "failed", problem
         display.update(run)

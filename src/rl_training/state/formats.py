@@ -3,6 +3,5 @@
 FORMAT = 2
 # Raised when code that algorithms share computes other numbers than before; an algorithm has `Trainer.revision`.
 SHARED_REVISION = 2
-FIRST_COVERED = (
-    2  # from this number on every line of metrics.jsonl carries a hash, and the manifest a checksum
-)
+# From this format on, every line of metrics.jsonl carries a hash and the manifest a checksum.
+FIRST_COVERED = 2
