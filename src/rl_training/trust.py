@@ -1,8 +1,8 @@
 """What in a config reaches code or other machines, and the refusal of it in a config that is not the user's own.
 
 The config of a run directory, of a checkpoint or of a study may have been written by someone else. Whoever makes an
-environment, a fleet or a tracker from such a config calls `refuse_untrusted` first; `--trust` (in Python `trust=True`) is the
-user's answer. A config that the user names to `train` is the user's own, and is not asked about.
+environment, a fleet or a tracker from such a config calls `refuse_untrusted` first; `--trust` (in Python `trust=True`)
+is the user's answer. A config that the user names to `train` is the user's own, and is not asked about.
 """
 
 from __future__ import annotations
