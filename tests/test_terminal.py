@@ -4,23 +4,29 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 from rich.console import Console
 from test_cli import GOOD, cli, write
 
 from rl_training import load_config
+from rl_training.config import dump_config
 from rl_training.runtime.display import LiveDisplay, PlainDisplay, QuietDisplay
 from rl_training.runtime.seeds import SeedRun
 from rl_training.runtime.seeds_display import LiveSeeds, PlainSeeds
+from rl_training.runtime.workflows import Result
 from rl_training.terminal import Escaped, printable, printable_line, unescaped
+from rl_training.verbs.options import report_run
 
-NASTY = "a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\u2066f\x08\x7f"
-SHOWN = r"a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\u2066f\x08\x7f"
+NASTY = "a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\u2066f\x08\x7f\nerror: forged"
+SHOWN = r"a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\u2066f\x08\x7f\nerror: forged"
+KEPT = SHOWN.replace("\\n", "\n")  # where lines are allowed
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +41,7 @@ def steers(text):
 
 
 def test_what_steers_a_terminal_is_written_out_once():
-    assert printable(NASTY) == SHOWN == printable(SHOWN)
+    assert printable(NASTY) == KEPT and printable_line(NASTY) == SHOWN == printable(SHOWN)
     plain = "two\nlines\tand μ ± ▁█ 𝔼 é 漢\u00a0字"
     assert printable(plain) == plain
     assert printable(os.fsdecode(b"file\xff")) == r"file\udcff"
@@ -49,7 +55,7 @@ def test_a_stream_passes_on_what_is_printable_and_is_else_what_it_was():
     stream = Escaped(below)
     print(NASTY, 1, file=stream, flush=True)
     stream.writelines([NASTY, "\n"])
-    assert below.getvalue() == f"{SHOWN} 1\n{SHOWN}\n"
+    assert below.getvalue() == f"{KEPT} 1\n{KEPT}\n"
     assert stream.isatty() is False and unescaped(stream) is below and unescaped(below) is below
 
 
@@ -57,8 +63,9 @@ def said(result, *expected):
     """What a command printed, which holds what is expected and steers nothing."""
     text = result.stdout + result.stderr
     assert not steers(text), repr(text)
+    assert "\nerror: forged" not in text, text
     for words in expected:
-        assert words in text, text
+        assert words in text or words.replace(r"\n", " ") in text, text
     return text
 
 
@@ -81,6 +88,18 @@ def test_a_run_with_a_nasty_name(trained_run, monkeypatch):
     manifest["versions"]["torch"] = NASTY
     (run / "manifest.json").write_text(json.dumps(manifest))
     said(cli("resume", run), SHOWN)
+
+
+def test_the_command_that_continues_a_stopped_run_can_be_pasted(trained_run, capsys):
+    for name, shown in ((NASTY, f"'{SHOWN}' --trust"), ("two words", "'two words' --trust")):
+        run = shutil.copytree(trained_run("ppo-cartpole"), Path(name))
+        (run / "config.yaml").write_text(dump_config(load_config(dict(algo="ppo", env_id="mine:Env-v0"))))
+        with pytest.raises(typer.Exit) as ended:
+            report_run(Result({}, run, run / "checkpoints", signal.SIGTERM), as_json=False)
+        assert ended.value.exit_code == 128 + signal.SIGTERM
+        assert capsys.readouterr().out.splitlines()[1:] == [f"go on with   rl-training resume {shown}"]
+        report_run(Result({}, run, run / "checkpoints"), as_json=False)
+        assert "error: forged" not in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +148,7 @@ def test_warnings_are_escaped_too(capsys):
 
     assert (
         one_line_warning(UserWarning(f"{NASTY}\nmore"))
-        == f"warning: {SHOWN.replace(chr(92) + 'r', ' ')} more\n"
+        == f"warning: {SHOWN.replace(chr(92) + 'r', ' ').replace(chr(92) + 'n', ' ')} more\n"
     )
     QuietDisplay().warning(f"{NASTY}\nmore")
     assert capsys.readouterr().err == f"warning: {SHOWN}\\nmore\n"

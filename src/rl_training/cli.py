@@ -27,7 +27,7 @@ from rl_training.errors import (
     UserError,
     traceback_of,
 )
-from rl_training.terminal import escape_streams, printable
+from rl_training.terminal import escape_streams, printable, printable_line
 from rl_training.verbs.compare import compare
 from rl_training.verbs.doctor import doctor
 from rl_training.verbs.export import export
@@ -219,11 +219,11 @@ def evaluate(
     print(f"length  {scores['mean_length']:.1f} steps")
     for name in (name for name in scores if re.fullmatch(r"task/.*/mean_return", name)):
         own = name.removesuffix("mean_return")
-        print(f"task    {scores[name]:.2f} ± {scores[f'{own}std_return']:.2f}  {own[5:-1]}")
+        print(f"task    {scores[name]:.2f} ± {scores[f'{own}std_return']:.2f}  {printable_line(own[5:-1])}")
     episodes = int(scores["episodes"])
     print(f"played  {episodes} {'episode' if episodes == 1 else 'episodes'} with {manner}")
     is_checkpoint = (path / "state.json").exists()
-    print(f"policy  {path}" + ("" if is_checkpoint else f", {checkpoint.value} checkpoint"))
+    print(f"policy  {printable_line(path)}" + ("" if is_checkpoint else f", {checkpoint.value} checkpoint"))
 
 
 @app.command()
@@ -258,7 +258,7 @@ def record(
         return
     print(f"return   {mean:.2f}  (lowest {min(returns):.2f}, highest {max(returns):.2f})")
     print(f"played   {len(returns)} episodes, {sum(made.lengths)} steps")
-    print(f"written  {out}")
+    print(f"written  {printable_line(out)}")
 
 
 @app.command("list")
@@ -312,12 +312,12 @@ def schedule(
 
     checked = load_config(config, overrides or ())
     for text in idle_knobs(checked):
-        print(f"warning: {text}", file=sys.stderr)
+        print(f"warning: {printable_line(text)}", file=sys.stderr)
     if png is not None:  # first, so that what goes wrong with it is not lost below the text
         schedule_plot.draw_png(checked, png)
     print(schedule_plot.draw_text(checked))
     if png is not None:
-        print(f"written: {png}")
+        print(f"written: {printable_line(png)}")
 
 
 @app.command("check-env")

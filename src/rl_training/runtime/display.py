@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from rl_training.terminal import Escaped, printable, printable_line, unescaped
+from rl_training.terminal import Escaped, printable_line, unescaped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -190,7 +190,7 @@ class LiveDisplay(QuietDisplay):
             self._draw()
 
     def message(self, text: str) -> None:
-        self.console.print(printable(text), markup=False, highlight=False)
+        self.console.print(printable_line(text), markup=False, highlight=False)
 
     def finish(self, metrics: Mapping[str, float]) -> None:
         if self.live.is_started:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from rl_training.errors import UserError
+from rl_training.terminal import printable_line
 from rl_training.verbs.options import Json, print_json, print_warning
 
 SCORE = "eval/mean_return"
@@ -57,4 +58,4 @@ def compare(
     print(comparison.draw_text(compared))
     for path in (html, png):
         if path is not None:
-            print(f"written: {path}")
+            print(f"written: {printable_line(path)}")

@@ -2,6 +2,7 @@
 
 import typer
 
+from rl_training.terminal import printable_line
 from rl_training.verbs.options import Json, print_json
 
 
@@ -20,7 +21,7 @@ def doctor(json_: Json = False) -> None:
             print(heading)
             width = max(map(len, found[heading]))
             for name, value in found[heading].items():
-                print(f"  {name:<{width}}  {'not installed' if value is None else value}")
+                print(f"  {name:<{width}}  {'not installed' if value is None else printable_line(value)}")
         print("extras")
         width = max(map(len, found["extras"]))
         for name, extra in found["extras"].items():

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from rl_training.terminal import printable_line
 from rl_training.verbs.options import Checkpoint, Json, PolicyPath, Which, print_json
 
 
@@ -33,7 +34,7 @@ def export(
     if json_:
         print_json(done._asdict() | {"path": str(done.path)})
         return
-    print(f"policy    {done.policy}")
+    print(f"policy    {printable_line(done.policy)}")
     if done.left_out:
         print(f"          without {done.left_out}: actions are what its network alone would choose")
     for heading, tensors in (("inputs", done.inputs), ("outputs", done.outputs)):
@@ -42,4 +43,4 @@ def export(
     print(
         f"compared  {done.compared:,} observations in {done.engine}: largest difference {done.difference:.1e}"
     )
-    print(f"written   {done.path}")
+    print(f"written   {printable_line(done.path)}")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rl_training.terminal import printable_line
+
 if TYPE_CHECKING:
     from rl_training.runtime.workflows import Result
 
@@ -81,8 +83,12 @@ def report_run(result: "Result", as_json: bool) -> None:
             }
         )
     elif interrupted:
+        from rl_training.config import load_run_config
+        from rl_training.runtime.engine import resume_command
+
+        command = resume_command(load_run_config(result.run_dir / "config.yaml"), result.run_dir)
         print(f"stopped by {signal_name(interrupted)}; everything up to here is saved")
-        print(f"go on with   rl-training resume {pasted(result.run_dir)}")
+        print(f"go on with   {printable_line(command)}")
     else:
         metrics = result.metrics
         if "eval/mean_return" in metrics:
@@ -92,9 +98,9 @@ def report_run(result: "Result", as_json: bool) -> None:
             )
         if "episode_return" in metrics:
             print(f"             {metrics['episode_return']:.2f}  (last training episodes)")
-        print(f"run          {result.run_dir}")
-        print(f"metrics      {result.run_dir / 'metrics.jsonl'}")
-        print(f"checkpoint   {result.checkpoint_path}")
+        print(f"run          {printable_line(result.run_dir)}")
+        print(f"metrics      {printable_line(result.run_dir / 'metrics.jsonl')}")
+        print(f"checkpoint   {printable_line(result.checkpoint_path)}")
         print(f"evaluate it  rl-training evaluate {pasted(result.run_dir)}")
         print(f"play it      rl-training play {pasted(result.run_dir)}")
     if interrupted:
@@ -103,7 +109,7 @@ def report_run(result: "Result", as_json: bool) -> None:
 
 def pasted(path: object) -> str:
     """A path as it can be pasted into a shell."""
-    return shlex.quote(str(path))
+    return printable_line(shlex.quote(str(path)))
 
 
 def signal_name(number: int) -> str:
@@ -113,7 +119,7 @@ def signal_name(number: int) -> str:
 
 
 def print_warning(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    print(f"warning: {printable_line(text)}", file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:

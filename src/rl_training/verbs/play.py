@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rl_training.terminal import printable_line
 from rl_training.verbs.options import (
     Checkpoint,
     Json,
@@ -55,4 +56,6 @@ def play(
     for number, (returned, length) in enumerate(played.episodes, start=1):
         print(f"episode {number}  return {returned:.2f}  length {length}")
     if video is not None:
-        print(f"written  {video}: {played.frames} pictures, {played.frames_per_second} a second")
+        print(
+            f"written  {printable_line(video)}: {played.frames} pictures, {played.frames_per_second} a second"
+        )

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rl_training.terminal import printable_line
 from rl_training.verbs.options import Json, RunDir, Trust, print_json, print_warning
 
 
@@ -37,7 +38,7 @@ def report(
     if json_:
         print_json({"report": str(path)})
     else:
-        print(f"written  {path}")
+        print(f"written  {printable_line(path)}")
     if open_:
         import webbrowser
 

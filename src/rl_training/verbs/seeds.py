@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rl_training.errors import UserError
+from rl_training.terminal import printable_line
 from rl_training.verbs.options import pasted, print_json, signal_name
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def print_summary(experiment: "Experiment") -> None:
         if run.status == "done" and score is not None:
             scores.append(score)
         problem = f"  {run.problem}" if run.problem else ""
-        print(f"seed {run.seed:<4} {words}  {run.path}{problem}")
+        print(f"seed {run.seed:<4} {words}  {printable_line(run.path)}{printable_line(problem)}")
     if scores:
         import numpy as np
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rl_training.terminal import printable_line
 from rl_training.verbs.options import Json, Overrides, Quiet, Trust, pasted, print_json, showing, signal_name
 
 Source = Annotated[
@@ -78,7 +79,7 @@ def tune(
         for name, share in done.importance.items():
             print(f"{100 * share:9.0f} %  {name}")
         if done.importance:
-            print(f"picture      {folder / 'importance.png'}")
+            print(f"picture      {printable_line(folder / 'importance.png')}")
         print(f"train it     rl-training train {pasted(written)}")
     if done.interrupted:
         raise typer.Exit(128 + done.interrupted)
