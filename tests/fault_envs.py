@@ -1,5 +1,7 @@
 """Environments that break promises, for tests of what training says then: `fault_envs:fault/<Name>-v0`."""
 
+import errno
+import multiprocessing
 from typing import ClassVar
 
 import gymnasium as gym
@@ -89,6 +91,15 @@ class Raises(Walk):
         if self.t == self.at:
             raise KeyError("no such piece")
         return 1.0
+
+
+class BusyPort(Walk):
+    """Takes a port that only one process can have: a worker finds it taken."""
+
+    def __init__(self, length=50):
+        super().__init__(length)
+        if multiprocessing.parent_process() is not None:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
 
 
 class Huge(Walk):
@@ -184,5 +195,5 @@ KINDS = (
     OldReset,
     ArrayReward,
 )
-for kind in (*KINDS, WrongShape, NoSpaces, LateShape, LateReward, FarOutside, OtherType, Slow):
+for kind in (*KINDS, BusyPort, WrongShape, NoSpaces, LateShape, LateReward, FarOutside, OtherType, Slow):
     gym.register(f"fault/{kind.__name__}-v0", f"{__name__}:{kind.__name__}", max_episode_steps=200)

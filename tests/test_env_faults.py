@@ -88,6 +88,43 @@ def test_a_silent_worker_counts_as_hung_and_is_ended():
     assert not active_children()
 
 
+@pytest.mark.parametrize("timeout", [0.2, None])
+def test_a_death_is_seen_behind_a_silent_worker(timeout, monkeypatch):
+    monkeypatch.setattr(worker_lanes, "SLICE", 0.1)
+    lanes = lanes_of("Walk", "async")
+    lanes.reset([0, 1], [1, 2])
+    (silent, _), (dying, _) = lanes.workers
+    os.kill(silent.pid, signal.SIGSTOP)
+    os.kill(dying.pid, signal.SIGKILL)
+    dying.join()
+    lanes.timeout = timeout
+    with pytest.raises(EnvironmentFault, match="environment 1 died: its process was ended by SIGKILL"):
+        lanes.step(np.zeros(2, np.int64))
+    assert not active_children()
+
+
+def test_answers_taken_behind_a_silent_worker_are_kept(monkeypatch):
+    monkeypatch.setattr(worker_lanes, "SLICE", 0.01)
+    lanes, local = lanes_of("Walk", "async"), lanes_of("Walk")
+    for each in (lanes, local):
+        each.reset([0, 1], [1, 2])
+    silent = lanes.workers[0][0].pid
+    take = lanes._take
+
+    def taken(lane, seconds, answers):
+        found = take(lane, seconds, answers)
+        if found and lane == 1:
+            os.kill(silent, signal.SIGCONT)
+        return found
+
+    monkeypatch.setattr(lanes, "_take", taken)
+    os.kill(silent, signal.SIGSTOP)
+    for _ in range(2):
+        mine, theirs = (each.step(np.zeros(2, np.int64)) for each in (local, lanes))
+        assert mine.obs.tobytes() == theirs.obs.tobytes()
+    lanes.close()
+
+
 def test_env_timeout_may_be_never_but_not_nothing():
     assert config_of("Walk", env_timeout=None).env_timeout is None
     assert config_of("Walk").env_timeout == 300
@@ -146,6 +183,22 @@ def test_a_dead_fork_server_is_no_dead_worker():
     lanes.close()
     while any(map(is_alive, numbers)):
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("code", [None, 7])
+def test_a_fork_server_has_an_exit_code_once_it_has_ended(code):
+    assert in_child(assert_code_of_the_fork_server, code) == 0
+
+
+def assert_code_of_the_fork_server(code):
+    signal.alarm(60)  # what waits for a server that lives ends by it
+    number = forkserver._forkserver._forkserver_pid = os.fork()
+    if number == 0:
+        signal.alarm(60)
+        signal.pause() if code is None else os._exit(code)
+    worker_lanes.DYING = 0.0 if code is None else 60.0
+    assert worker_lanes.exit_code_of_the_fork_server() == code
+    os.kill(number, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 100])
@@ -222,6 +275,13 @@ def test_what_an_environment_raises_is_kept_and_one_line_says_what_is_left(vecto
         assert isinstance(fault.__cause__, KeyError)
     else:
         assert isinstance(fault.__cause__, Elsewhere) and "in reward" in str(fault.__cause__)
+
+
+def test_an_os_error_while_a_worker_makes_its_environment_is_told():
+    with pytest.raises(EnvironmentFault, match=r"raised OSError: .*Address already in use") as caught:
+        lanes_of("BusyPort", "async", count=1)
+    assert isinstance(caught.value.__cause__, Elsewhere) and "fault_envs.py" in str(caught.value.__cause__)
+    assert not active_children()
 
 
 def test_an_environment_that_raises_in_an_evaluation_says_so(tmp_path):

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
@@ -64,19 +65,21 @@ def serve(
     """The life of a worker: make the environment, then do what is asked until the trainer is gone."""
     ignore_signals()
     end_with_the_parent()
+    worker = _attempt(lane, lambda: Worker(make(), lane, count, memory))
+    answer = worker if isinstance(worker, Told) else None
+    with suppress(EOFError, OSError):  # of the pipe alone: nobody listens any more
+        pipe.send(answer)
+        while not isinstance(answer, Told):
+            name, arguments = pipe.recv()
+            answer = _attempt(lane, getattr(worker, name), *arguments)
+            pipe.send(answer)
+
+
+def _attempt(lane: int, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        try:
-            worker = Worker(make(), lane, count, memory)
-            pipe.send(None)
-            while True:
-                name, arguments = pipe.recv()
-                pipe.send(getattr(worker, name)(*arguments))
-        except (EOFError, OSError):
-            return
-        except Exception as error:  # whatever the environment raises
-            pipe.send(told(error, lane))
-    except OSError:
-        return  # nobody listens any more
+        return function(*arguments)
+    except Exception as error:  # whatever the environment raises
+        return told(error, lane)
 
 
 class Worker:

@@ -1,7 +1,8 @@
 """Environments in a process each, for those whose step takes longer than the trip between processes.
 
-A worker that dies is seen at once, by the sentinel of its process; one that lives and says nothing counts as hung after
-a while. Either ends the run with an `EnvironmentFault`, and closing waits for nobody.
+A worker that dies is seen by the sentinel of its process, at once or, behind a silent one, within a second; one that
+lives and says nothing counts as hung after a while. Either ends the run with an `EnvironmentFault`, and closing waits
+for nobody.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from rl_training.trees import tree_map
 
 SLICE = 1.0  # seconds of waiting at a time: of a stop of all processes, however long, only one counts
 CLOSING = 5.0  # seconds that environments have to close
+DYING = 2.0  # seconds that a fork server has to end once its pipe is closed
 SERVER_GONE = 255  # the exit code that multiprocessing gives where it cannot know it
 PLAYED_AT_ONCE = 64  # actions of a replay between two signs of life
 
@@ -113,20 +115,34 @@ class WorkerLanes:
             self.workers[lane][1].send((name, arguments))
 
     def _answers(self, lanes: Sequence[int]) -> list[Any]:
-        return [self._answer(lane) for lane in lanes]
+        """The answers of these lanes. While one is silent, the others are looked at as well: they may have died."""
+        answers: dict[int, Any] = {}
+        for lane in lanes:
+            waited = 0.0
+            while lane not in answers:
+                at_most = SLICE if self.timeout is None else min(SLICE, self.timeout - waited)
+                if self._take(lane, at_most, answers):
+                    break
+                waited += at_most
+                for other in lanes:
+                    if other not in answers:
+                        self._take(other, 0.0, answers)
+                if self.timeout is not None and waited >= self.timeout and lane not in answers:
+                    said = f"hangs: no answer for {self.timeout:g} s (env_timeout)"
+                    raise self._ended(EnvironmentFault(said, lane))
+        return [answers[lane] for lane in lanes]
 
-    def _answer(self, lane: int) -> Any:
+    def _take(self, lane: int, seconds: float, answers: dict[int, Any]) -> bool:
+        """Whether a lane answered within these seconds; raises its fault, or how it died."""
         process, pipe = self.workers[lane]
-        ready = self._heard(lane)
+        ready = [descriptor for descriptor, _ in self.ears[lane].poll(1000 * seconds)]
         if not ready:
-            raise self._ended(
-                EnvironmentFault(f"hangs: no answer for {self.timeout:g} s (env_timeout)", lane)
-            )
+            return False
         if pipe.fileno() not in ready:
             if process.exitcode != SERVER_GONE:
                 raise self._ended(self._death(lane))
             self.ears[lane].unregister(process.sentinel)  # it was the server that died: the pipe will tell
-            return self._answer(lane)
+            return self._take(lane, seconds, answers)
         try:
             answer = pipe.recv()
         except (EOFError, OSError):
@@ -134,18 +150,8 @@ class WorkerLanes:
         if isinstance(answer, Told):
             fault, text = answer
             raise self._ended(fault) from (Elsewhere(text) if text else None)
-        return answer
-
-    def _heard(self, lane: int) -> list[int]:
-        """The descriptors that have something to say, waiting for the first of them; none once time is up."""
-        ear, waited = self.ears[lane], 0.0
-        while self.timeout is None or waited < self.timeout:
-            at_most = SLICE if self.timeout is None else min(SLICE, self.timeout - waited)
-            ready = [descriptor for descriptor, _ in ear.poll(1000 * at_most)]
-            if ready:
-                return ready
-            waited += at_most
-        return []
+        answers[lane] = answer
+        return True
 
     def _death(self, lane: int) -> Exception:
         process = self.workers[lane][0]
@@ -185,9 +191,15 @@ def start(process: Any) -> None:
 def exit_code_of_the_fork_server() -> int | None:
     """None where it lives, or is none of this process's own."""
     number: Any = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    deadline = time.monotonic() + DYING
     with suppress(ChildProcessError, TypeError):
-        ended = os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
-        return ended.si_status if ended is not None else None
+        while True:
+            ended = os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if ended is not None:
+                return ended.si_status
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)  # its pipe closes a moment before it has ended
     return None
 
 
