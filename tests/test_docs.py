@@ -196,8 +196,12 @@ def test_the_readme_links_every_page_and_names_every_command() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     for page in PAGES[1:]:
         assert f"({page.relative_to(ROOT).as_posix()})" in text, page
-    documented = {names(row[0])[0].split()[1] for row in table("README.md", "command")}
-    assert documented == set(COMMANDS)
+    rows = {names(row[0])[0].split()[1]: row[1] for row in table("README.md", "command")}
+    assert rows.keys() == set(COMMANDS)
+    for verb, row in rows.items():
+        options = {option for made in COMMANDS[verb].params if not made.hidden for option in made.opts[:1]}
+        missing = {option for option in options if option.startswith("--") and option not in row}
+        assert not missing, (verb, missing)
 
 
 def plain_default(text: str) -> str:

@@ -90,6 +90,14 @@ def test_a_run_with_a_nasty_name(trained_run, monkeypatch):
     said(cli("resume", run), SHOWN)
 
 
+def test_tables_with_a_nasty_environment(trained_run):
+    text = dump_config(load_config(dict(algo="ppo", env_id=NASTY, total_timesteps=100)))
+    run = shutil.copytree(trained_run("ppo-cartpole"), Path("run"))
+    (run / "config.yaml").write_text(text)
+    said(cli("compare", run), SHOWN)
+    said(cli("schedule", write(text)), f"ppo on {SHOWN}: its knobs")
+
+
 def test_the_command_that_continues_a_stopped_run_can_be_pasted(trained_run, capsys):
     for name, shown in ((NASTY, f"'{SHOWN}' --trust"), ("two words", "'two words' --trust")):
         run = shutil.copytree(trained_run("ppo-cartpole"), Path(name))

@@ -26,6 +26,7 @@ from rl_training.reporting.statistics import (
     profile_interval,
 )
 from rl_training.runtime.display import number
+from rl_training.terminal import printable_line
 
 TASK = ("env_id", "env_kwargs", "max_episode_steps")
 # What changes nothing about what is learned.
@@ -293,7 +294,7 @@ def draw_text(comparison: Comparison) -> str:
         for task, method, other, value, interval in improvements:
             lines.append(f"  {value}  ({interval})  {method} over {other}{f', {task}' if several else ''}")
         lines.append("")
-    return "\n".join(lines[:-1])
+    return "\n".join(map(printable_line, lines[:-1]))
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rl_training.errors import UserError, add_extra
 from rl_training.runtime.controls import Controls
+from rl_training.terminal import printable_line
 
 COLUMNS, ROWS = 64, 5
 # Bit of each dot of a braille character, by [row from the top][column].
@@ -54,7 +55,7 @@ def draw_text(config: Any) -> str:
         for curve in still:
             value = curve.values[0]
             lines.append(f"  {curve.name:<{width}}  {'off' if value is None else f'{value:.4g}'}")
-    return "\n".join(lines)
+    return "\n".join(map(printable_line, lines))
 
 
 def _title(config: Any, curve: Curve) -> str:
