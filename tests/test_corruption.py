@@ -10,6 +10,7 @@ from corruption import KILLED, campaign, table, train_and_kill
 from rl_training import evaluate_checkpoint, resume
 from rl_training.errors import CheckpointError
 from rl_training.runtime.display import QuietDisplay
+from rl_training.runtime.on_policy import OnPolicyTrainer
 
 FEW, MANY = 30, 250
 
@@ -42,14 +43,19 @@ class Listening(QuietDisplay):
         self.said.append(text)
 
 
-def test_a_damaged_best_policy_is_refused_and_one_that_was_removed_is_found_anew(folder, tmp_path):
+def test_a_damaged_best_policy_is_refused_and_one_that_was_removed_is_found_anew(
+    folder, tmp_path, monkeypatch
+):
     _, killed = train_and_kill("ppo", folder)
     run, display = tmp_path / "run", Listening()
     shutil.copytree(killed, run)
     weights = run / "best" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    closed, close = [], OnPolicyTrainer.close
+    monkeypatch.setattr(OnPolicyTrainer, "close", lambda trainer: (closed.append(trainer), close(trainer)))
     with pytest.raises(CheckpointError, match=r"checksum does not match.*remove .*best to go on without it"):
         resume(run)
+    assert len(closed) == 1
     shutil.rmtree(run / "best")
     assert resume(run, display=display).interrupted is None
     assert "is gone; the next evaluation counts as the best so far" in display.said[-1]

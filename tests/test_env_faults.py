@@ -410,6 +410,19 @@ def test_the_closer_look_leaves_the_generators_alone_and_ends_in_time(monkeypatc
     assert states() == before
 
 
+def test_the_closer_look_closes_its_environments_whatever_it_finds():
+    made, closed = [], []
+
+    def make():
+        env = make_env("fault_envs:fault/Counter-v0", {}, None)
+        env.close = lambda: closed.append(env)
+        made.append(env)
+        return env
+
+    assert "could not be resumed" in trial.look_closer(make)[0]
+    assert made and sorted(map(id, closed)) == sorted(map(id, made))
+
+
 # An environment that breaks the interface.
 
 

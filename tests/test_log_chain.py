@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import random
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -242,3 +244,12 @@ def test_every_line_carries_a_hash_and_the_checkpoint_the_newest(trained_run):
         assert chain.verify(log, mark) is None
     last = (path / "metrics.jsonl").read_text().splitlines()[-1]
     assert last.endswith(f', "chain": "{progress["chain"]}"}}') and mark.begins == 0
+
+
+def test_a_pipe_in_place_of_a_log_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    signal.alarm(60)  # what waits ends by it
+    said = "metrics.jsonl: cannot be read: it is no regular file"
+    with pytest.raises(RunError, match=said), chain.opened(tmp_path / "metrics.jsonl"):
+        pass
+    signal.alarm(0)

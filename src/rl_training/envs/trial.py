@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -82,31 +83,30 @@ def look_closer(make: MakeEnv) -> list[str]:
 
 
 def _findings(make: MakeEnv, began: float) -> Iterator[str]:
-    env = make()
-    making = time.process_time() - began
-    bare = without_wrappers(env)[0]
-    episodes = {seed: [*_episode(bare, seed, None, began + SECONDS / 2)] for seed in SEEDS}
-    for steps in episodes.values():
-        yield from filter(None, (loose(bare.observation_space, taken.obs) for taken in steps))
-    # A resumed run has the open episode and none of those before it: the last one is played first, in a fresh copy.
-    fresh = make() if time.process_time() - began + making < SECONDS else env
-    again = without_wrappers(fresh)[0]
-    for seed, before in reversed(episodes.items()):
-        actions = [taken.action for taken in before]
-        now = _episode(again, seed, actions, began + SECONDS)
-        for index, (one, other) in enumerate(zip(before, now, strict=False)):
-            differing = [
-                name for name in Taken._fields[1:] if not same(getattr(one, name), getattr(other, name))
-            ]
-            if differing:
-                what = " and ".join(differing)
-                yield (
-                    f"an episode played again with the same seed and actions differs at step {index} in {what}: "
-                    "after a kill this run could not be resumed"
-                )
-                return
-    for each in {id(env): env, id(fresh): fresh}.values():
-        each.close()
+    with ExitStack() as opened:
+        env = opened.enter_context(closing(make()))
+        making = time.process_time() - began
+        bare = without_wrappers(env)[0]
+        episodes = {seed: [*_episode(bare, seed, None, began + SECONDS / 2)] for seed in SEEDS}
+        for steps in episodes.values():
+            yield from filter(None, (loose(bare.observation_space, taken.obs) for taken in steps))
+        # A resumed run has the open episode and none of those before it: the last is played first, in a fresh copy.
+        if time.process_time() - began + making < SECONDS:
+            bare = without_wrappers(opened.enter_context(closing(make())))[0]
+        for seed, before in reversed(episodes.items()):
+            actions = [taken.action for taken in before]
+            now = _episode(bare, seed, actions, began + SECONDS)
+            for index, (one, other) in enumerate(zip(before, now, strict=False)):
+                differing = [
+                    name for name in Taken._fields[1:] if not same(getattr(one, name), getattr(other, name))
+                ]
+                if differing:
+                    what = " and ".join(differing)
+                    yield (
+                        f"an episode played again with the same seed and actions differs at step {index} in {what}: "
+                        "after a kill this run could not be resumed"
+                    )
+                    return
 
 
 def _episode(env: gym.Env[Any, Any], seed: int, actions: list[Any] | None, until: float) -> Iterator[Taken]:

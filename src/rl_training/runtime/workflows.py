@@ -378,6 +378,7 @@ def check_best(engine: Engine) -> None:
         checkpoints.load_checkpoint(run.best)
     except CheckpointError as error:
         if run.best.exists():
+            engine.trainer.close()
             raise CheckpointError(
                 f"{error}; the run's checkpoints are intact: remove {run.best} to go on without it"
             ) from error

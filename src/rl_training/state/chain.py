@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
@@ -179,10 +181,17 @@ def end_of(file: BinaryIO, value: str) -> int | None:
 def opened(path: Path) -> Iterator[BinaryIO]:
     """A log to be read; one that is not there is empty."""
     try:
-        file: BinaryIO = path.open("rb")
+        file: BinaryIO = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (closed below)
     except FileNotFoundError:
         file = BytesIO()
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {reason(error)}") from error
     with file:
+        if not isinstance(file, BytesIO) and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise RunError(f"{path}: cannot be read: it is no regular file")
         yield file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a named pipe too is open at once, though nobody writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
