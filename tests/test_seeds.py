@@ -4,11 +4,13 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from runs import TINY, Command, assert_same_run
+from runs import TINY, assert_same_run
 from test_cli import cli, refused
 
 from rl_training import load_config, train
@@ -105,9 +107,17 @@ def test_an_experiment_of_a_version_without_the_younger_fields_goes_on(tmp_path,
     assert "remove" not in str(refusal.value)
 
 
-def wait_for_checkpoint(folder: Path, process: Command, step: int) -> None:
+def start(*arguments: str) -> subprocess.Popen:
+    """From the interpreter on: seeds are started by a fork server, and a fork cannot use that of its parent."""
+    command = [sys.executable, "-m", "rl_training", "train", *arguments, "--json"]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def wait_for_checkpoint(folder: Path, process: subprocess.Popen, step: int) -> None:
     while not any(int(path.name[5:]) >= step for path in folder.glob("s*/checkpoints/step-*")):
-        assert process.running(), process.communicate()
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
 
 
@@ -127,7 +137,7 @@ def test_stopped_and_killed_the_same_command_goes_on_where_it_was(tmp_path, monk
     arguments = ("my.yaml", "--seeds", "1-2", "--jobs", "2")
     folder = Path("runs/ppo-CartPole-v1-seeds")
 
-    process = Command("train", *arguments, "--json", own_session=True)
+    process = start(*arguments)
     wait_for_checkpoint(folder, process, 1000)
     os.killpg(process.pid, signal.SIGTERM)  # to its seeds too, as Slurm does; and it passes it on
     out, err = process.communicate()
@@ -135,9 +145,9 @@ def test_stopped_and_killed_the_same_command_goes_on_where_it_was(tmp_path, monk
     assert (process.returncode, said["interrupted"]) == (143, signal.SIGTERM), err
     assert {run["status"] for run in said["runs"]} == {"stopped"}
 
-    process = Command("train", *arguments, "--json")
+    process = start(*arguments)
     wait_for_checkpoint(folder, process, 5000)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.communicate()
     while any(is_locked(run) for run in folder.glob("s*")):  # its seeds end with it
         time.sleep(0.01)
