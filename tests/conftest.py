@@ -16,9 +16,17 @@ HOMES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STAT
 SETTINGS = ("WANDB_", "MLFLOW_", "RAY_", "MINARI_", "MPL", "GIT_")
 
 
-def without_memory_and_clock() -> None:
-    """Hypothesis keeps what failed before in the folder that is worked in, and its deadlines measure the machine."""
+def set_up_libraries() -> None:
+    """One thread for torch, the probes registered, and Hypothesis without its memory and its clock.
+
+    In time: the package looks at the number of threads when it is imported, which modules of tests do. Hypothesis
+    keeps what failed before in the folder that is worked in, and its deadlines measure the machine.
+    """
     import hypothesis
+    import torch
+
+    torch.set_num_threads(1)
+    import probes  # noqa: F401
 
     hypothesis.settings.register_profile("alone", database=None, deadline=None)
     hypothesis.settings.load_profile("alone")
@@ -34,22 +42,16 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith(SETTINGS)]:
         patch.delenv(name)
     patch.setenv("PYTHONUSERBASE", user_base)  # packages that the user installed stay where they are
+    # The process that only hands out tests to others needs none of it.
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
-        without_memory_and_clock()
+        set_up_libraries()
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     config.add_cleanup(patch.undo)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def in_good_order(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Fixtures that tests share are made in an empty folder too, with the probes registered and one thread of torch.
-
-    Torch is imported here and not above: the process that only hands out tests to others does not need it.
-    """
-    import probes  # noqa: F401
-    import torch
-
-    torch.set_num_threads(1)
+def outside_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures that tests share are made in an empty folder too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("shared"))
         yield

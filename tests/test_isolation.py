@@ -5,7 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from runs import in_child
+
+from rl_training.runtime.trainer import PHYSICAL_CORES
 
 TESTS = Path(__file__).parent
 # Tests, and fixtures of every scope, as files of this folder would hold them.
@@ -87,3 +90,8 @@ def test_a_test_sees_neither_the_checkout_nor_the_home_of_its_user(checkout):
 def test_a_test_that_goes_to_the_checkout_fails(checkout):
     (checkout / "tests/test_inner.py").write_text(WANDERS)
     assert in_child(run_pytest, checkout) == pytest.ExitCode.TESTS_FAILED
+
+
+def test_runs_of_tests_have_one_thread():
+    """With more, threads that wait for each other on a busy machine cost many times the work."""
+    assert (torch.get_num_threads(), PHYSICAL_CORES) == (1, 1)
