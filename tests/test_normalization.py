@@ -20,6 +20,17 @@ def with_prior(rows: list[float]) -> tuple[float, float]:
     return mean, (sum(row * row for row in rows) + PRIOR) / total - mean**2
 
 
+def test_statistics_of_a_mask_that_an_earlier_version_saved_are_left_out() -> None:
+    numbers = spaces.Box(-1, 1, (3,), np.float32)
+    saved = ObservationNormalizer(spaces.Dict(action_mask=numbers, obs=numbers)).state_dict()
+    saved["parts"]["action_mask"] = ObservationNormalizer(numbers).state_dict()
+    assert saved["parts"]["action_mask"]["moments"] is not None
+    normalizer = ObservationNormalizer(spaces.Dict(action_mask=numbers, obs=numbers))
+    normalizer.load_state_dict(saved)
+    mask = np.array([[0, 1, 0]], np.float32)
+    np.testing.assert_array_equal(normalizer({"action_mask": mask, "obs": mask})["action_mask"], mask)
+
+
 def test_the_first_batch_by_hand() -> None:
     """Rows 1 and 3: mean 4 / 2.0001, mean square (1 + 9 + 0.0001) / 2.0001."""
     moments = RunningMoments(())

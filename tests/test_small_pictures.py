@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from runs import TINY_DREAMER, small_config
 
 from rl_training import train
+from rl_training.config import load_run_config
 from rl_training.networks.encoders import (
     Flat,
     NatureCNN,
@@ -25,7 +27,7 @@ from rl_training.networks.encoders import (
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.display import PlainDisplay
 from rl_training.runtime.trainer import PHYSICAL_CORES, default_threads
-from rl_training.runtime.workflows import make_trainer
+from rl_training.runtime.workflows import evaluate_checkpoint, make_trainer, saved_config
 
 MINIGRID: dict[str, Any] = dict(shape=[7, 7, 3], dtype="uint8")
 MINATAR: dict[str, Any] = dict(shape=[10, 10, 4], dtype="bool")
@@ -73,6 +75,33 @@ def test_every_algorithm_learns_from_small_pictures(name: str, kind: dict[str, A
     )
     where = "observation"
     assert line == f"encoder: {title.get(name, 'SmallCNN')} for {where} {seen} {kind['dtype']}"
+
+
+BYTES: dict[str, Any] = dict(shape=[9, 9, 3], dtype="uint8")
+EARLIER = [("ppo", MINATAR, "MLP"), ("dreamer", MINATAR, "MLP"), ("dqn", BOARD, "MLP")]
+EARLIER += [("muzero", BYTES, "residual CNN")]
+
+
+@pytest.mark.parametrize(("name", "kind", "title"), EARLIER, ids=lambda value: str(value)[:8])
+def test_runs_from_before_small_pictures_keep_their_networks(
+    name: str, kind: dict[str, Any], title: str, tmp_path: Path
+) -> None:
+    run, changes = LEARNERS[name]
+    base = dict(total_timesteps=32, eval_episodes=1) | {"env_id": "probe/Bright-v0"}
+    result = train(
+        small_config(run, **base | changes, env_kwargs=kind, small_pictures=False), run_dir=tmp_path / "run"
+    )
+    made = saved_config(json.loads((tmp_path / "run" / "manifest.json").read_bytes()))
+    older = made.model_dump(mode="json")
+    del older["small_pictures"]
+    assert load_run_config(older) == made
+    trainer = make_trainer(load_run_config(older))
+    (line,) = trainer.encoders()
+    trainer.close()
+    assert line.startswith(f"encoder: {title} for")
+    if name == "muzero":
+        assert trainer.agent.network.representation.layers[0].stride == (2, 2)
+    assert evaluate_checkpoint(result.run_dir, episodes=1)["episodes"] == 1
 
 
 def test_scalezero_learns_from_small_pictures() -> None:

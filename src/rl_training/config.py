@@ -67,7 +67,8 @@ class FieldError(ConfigError):
 
 
 ATARI = "ALE/"  # with which the ids of Atari games begin
-YOUNGER = {"eval_sample": False}  # fields that the first runs did not have, and what those runs did
+# Fields that the first runs did not have, and what those runs did.
+YOUNGER = {"eval_sample": False, "small_pictures": False}
 
 
 def field(default: Any, description: str, **limits: Any) -> Any:
@@ -121,6 +122,10 @@ class Config(BaseModel):
     image_encoder: Literal["nature", "impala"] = field(
         "nature",
         "Convolutional network of images: the Nature CNN (a smaller one for small images), or IMPALA's.",
+    )
+    small_pictures: bool = field(
+        True,
+        "Whether grids of bits or floats, and of less than 11 pixels a side, have encoders of their own.",
     )
     precision: Literal["fp32", "bf16"] = field(
         "fp32", "Arithmetic of the networks; bf16 needs hardware that has it."

@@ -56,7 +56,7 @@ class ObservationNormalizer(Stateful):
     def __init__(self, space: spaces.Space[Any]) -> None:
         parts = space.spaces if isinstance(space, spaces.Dict) else {}
         self.parts = {
-            key: ObservationNormalizer(part if key != MASK else spaces.Discrete(1))
+            key: ObservationNormalizer(part) if key != MASK else UntouchedMask()
             for key, part in parts.items()
         }
         self.moments: RunningMoments | None = None
@@ -88,6 +88,16 @@ class ObservationNormalizer(Stateful):
             part.update(obs[key])
         if self.moments is not None:
             self.moments.update(obs.reshape(-1, *self.moments.mean.shape))
+
+
+class UntouchedMask(ObservationNormalizer):
+    """An action mask, which is no number; statistics of one, which earlier versions saved, are left out."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Discrete(1))
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict({**state, "moments": None})
 
 
 class RewardScaler(Stateful):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -47,6 +48,20 @@ def mlp(inputs: int, hidden_sizes: Sequence[int], activation: str) -> nn.Sequent
     return nn.Sequential(*layers)
 
 
+class PlainBox(spaces.Box):
+    """A Box as networks saw it before small pictures had encoders: bytes with three dimensions alone are a picture."""
+
+
+def without_small_pictures(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The same space for networks that know no small pictures."""
+    if isinstance(space, spaces.Dict):
+        parts = [(key, without_small_pictures(part)) for key, part in space.spaces.items()]
+        return spaces.Dict(OrderedDict(parts))  # which keeps the order
+    if isinstance(space, spaces.Box):
+        return PlainBox(space.low, space.high, dtype=space.dtype.type)
+    return space
+
+
 def is_image(space: spaces.Space[Any]) -> bool:
     """Whether a space holds pictures: numbers of any type with three dimensions, of which one is the channels.
 
@@ -54,12 +69,14 @@ def is_image(space: spaces.Space[Any]) -> bool:
     """
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return False
-    return space.dtype == "uint8" or min(picture_shape(space)[1:]) >= 3
+    grid = not isinstance(space, PlainBox) and min(picture_shape(space)[1:]) >= 3
+    return space.dtype == "uint8" or grid
 
 
 def is_small_image(space: spaces.Space[Any]) -> bool:
     """Whether a space holds pictures that no stride may shrink: grids of a game, more often than photographs."""
-    return is_image(space) and min(picture_shape(space)[1:]) < SMALLEST_SIDE
+    small = is_image(space) and min(picture_shape(space)[1:]) < SMALLEST_SIDE
+    return small and not isinstance(space, PlainBox)
 
 
 def has_channels_last(space: spaces.Space[Any]) -> bool:

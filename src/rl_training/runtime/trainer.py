@@ -11,7 +11,7 @@ from torch import nn
 from rl_training.config import Config
 from rl_training.data.random_rollout import random_observations
 from rl_training.envs.spaces import ACTIONS, check_action_space
-from rl_training.networks.encoders import encoder_lines, is_image, is_small_image
+from rl_training.networks.encoders import encoder_lines, is_image, is_small_image, without_small_pictures
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.state.segments import SegmentStore
@@ -42,6 +42,7 @@ class Trainer(Stateful):
     ) -> None:
         check_action_space(action_space, f"env_id {config.env_id!r}: its action", self.action_spaces)
         self.config = config
+        observation_space = as_seen(config, observation_space)
         self.observation_space, self.action_space = observation_space, action_space
         self.agent = self.make_agent(config, observation_space, action_space)
         if config.normalize_observations:
@@ -80,6 +81,11 @@ class Trainer(Stateful):
 
     def close(self) -> None:
         """Let go of processes and emulators."""
+
+
+def as_seen(config: Config, observation_space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """An environment's observation space as the networks of a config see it."""
+    return observation_space if config.small_pictures else without_small_pictures(observation_space)
 
 
 def default_threads(observation_space: spaces.Space[Any]) -> int:

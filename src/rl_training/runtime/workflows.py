@@ -29,7 +29,7 @@ from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.picture_defaults import difference, with_picture_defaults
 from rl_training.runtime.trackers import require_trackers
-from rl_training.runtime.trainer import Trainer, default_threads
+from rl_training.runtime.trainer import Trainer, as_seen, default_threads
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.formats import SHARED_REVISION
 from rl_training.state.restoring import no_larger_than, taking_over
@@ -477,7 +477,8 @@ def load_agent(
             device = "cpu"  # a policy may act where it was not trained
         config = config.model_copy(update={} if device is None else {"device": device})
         with no_larger_than(saved["agent"]):
-            agent = trainer_class(config.algo).make_agent(config, *made_for(saved))
+            seen, actions = made_for(saved)
+            agent = trainer_class(config.algo).make_agent(config, as_seen(config, seen), actions)
         agent.load_state_dict(saved["agent"])
         return config, agent, saved
 
