@@ -417,6 +417,20 @@ def test_a_signal_ends_a_loop_over_seeds_in_python_after_the_run_is_saved(number
     assert resume(tmp_path / "1", quiet=True).interrupted is None
 
 
+def test_a_signal_at_the_last_step_ends_a_loop_over_seeds_too(tmp_path):
+    """The run is over and whole; the caller is stopped all the same."""
+    config = small_config("ppo-cartpole", total_timesteps=256)
+
+    class AtTheEnd(Pressing):
+        def update(self, steps, metrics, timing):
+            if "eval/mean_return" in metrics and steps >= config.total_timesteps:
+                super().update(steps, metrics, timing)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, run_dir=tmp_path / "run", display=AtTheEnd(signal.SIGINT))
+    assert resume(tmp_path / "run", quiet=True).metrics["eval/mean_return"] > 0
+
+
 def test_python_shows_progress_in_lines_unless_it_is_asked_to_be_quiet(tmp_path, capsys, monkeypatch):
     config = small_config("ppo-cartpole", total_timesteps=256, eval_interval=256)
     train(config, run_dir=tmp_path / "shown")
@@ -425,4 +439,6 @@ def test_python_shows_progress_in_lines_unless_it_is_asked_to_be_quiet(tmp_path,
     train(config, run_dir=tmp_path / "quiet", quiet=True)
     assert capsys.readouterr().out == ""
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-    assert type(script_display(quiet=False)) is LiveDisplay
+    for widgets, kind in ((None, PlainDisplay), ("ipywidgets", LiveDisplay)):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, found=widgets: found)
+        assert type(script_display(quiet=False)) is kind

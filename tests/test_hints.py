@@ -12,7 +12,7 @@ from runs import small_config
 import rl_training
 from rl_training import load_config, train
 from rl_training.cli import app
-from rl_training.config import accepted_keys
+from rl_training.config import accepted_keys, load_run_config
 from rl_training.envs.making import make_env
 from rl_training.errors import ConfigError, UntrustedError
 from rl_training.foreign_names import HINTS
@@ -187,6 +187,19 @@ def test_a_file_inside_of_a_run_is_never_found_by_a_short_name(folder: Path) -> 
     path.write_text("\n".join([*lines, "env_id: trap.py:Trap"]))
     with pytest.raises(ConfigError, match="a run names such a file by its full path"):
         load_config(path)
+
+
+def test_a_file_that_no_config_names_is_looked_for_in_the_working_directory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    full = f"{folder / 'corridor.py'}:Corridor"
+    name = {"env_id": "corridor.py:Corridor"}
+    assert load_config("ppo/cartpole", ["env_id=corridor.py:Corridor"]).env_id == full
+    assert load_config("ppo/cartpole", name).env_id == full
+    assert load_config({"algo": "ppo"} | name).env_id == full
+    with pytest.raises(ConfigError, match="a run names such a file by its full path"):
+        load_run_config({"algo": "ppo"} | name)
 
 
 def test_a_missing_module_or_file_says_how_files_are_named(tmp_path: Path) -> None:

@@ -169,3 +169,10 @@ def test_a_run_on_pictures_saves_and_says_what_was_chosen(tmp_path: Path, capsys
     told = "defaults for pictures: hidden_sizes: [], shared_trunk: true, ent_coef: 0.01"
     assert told in capsys.readouterr().out.splitlines()[:3]
     assert not unwritten(saved)
+
+
+def test_a_config_with_another_seed_keeps_its_defaults_for_pictures():
+    """What nobody wrote stays unwritten when a config is read again with a change."""
+    plain = load_config({"algo": "ppo", "env_id": "ALE/Pong-v5"})
+    again = load_config(plain, seed=2)
+    assert again.seed == 2 and again.model_fields_set == plain.model_fields_set | {"seed"}

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from rl_training import networks
-from rl_training.networks.actor_critic import ActorCritic
+from rl_training.networks.actor_critic import ActorCritic, PhasicActorCritic
 from rl_training.networks.exact import Shortcut, is_exact
 from rl_training.registry import trainer_class
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
@@ -317,6 +317,18 @@ def test_a_network_class_of_ones_own_acts_values_and_learns() -> None:
     OwnActorCritic.calls = 0
     trainer.iterate(Controls.of(config).at(0))
     assert OwnActorCritic.calls == 4 + 1 + 4  # steps, the bootstrap, minibatches
+
+
+def test_the_value_of_a_phasic_network_of_ones_own_is_its_forwards() -> None:
+    class Doubled(PhasicActorCritic):
+        def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            parameters, value = super().forward(obs)
+            return parameters, 2 * value
+
+    network = trainer_class("ppg")(small_config("ppg-cartpole")).agent.network
+    network.__class__ = Doubled
+    obs = torch.ones(3, 4)
+    assert torch.equal(network.value(obs), network(obs)[1])
 
 
 def test_a_part_that_is_exchanged_is_the_one_that_acts_and_learns() -> None:

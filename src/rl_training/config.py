@@ -400,16 +400,22 @@ def load_config(
     Returns the algorithm's own config class. Raises ConfigError.
     """
     if isinstance(source, Config):
-        source = _written(source)
+        # Only what its user set: the rest may still get other defaults, as on pictures.
+        chosen = {"algo"} | source.model_fields_set
+        source = {name: value for name, value in _written(source).items() if name in chosen}
     if isinstance(source, Mapping):
         values = {str(key): value for key, value in source.items()}
         parents = _extended(values, Layer(values, {}), Path(), ())
         files = [*parents, Layer(values, {})]
+        _find_environment_file(files[-1], Path())
     elif not isinstance(source, str | os.PathLike):
         raise ConfigError(f"a config is a file, a name, a mapping or a Config, not {type(source).__name__}")
     else:
         files = _read_layers(_find(os.fspath(source), Path()), ())
-    layers = [*files, _read_overrides(overrides), *([_given(more)] if more else [])]
+    given = [_read_overrides(overrides), *([_given(more)] if more else [])]
+    for layer in given:
+        _find_environment_file(layer, Path())
+    layers = [*files, *given]
     config_class = _config_class(layers)
 
     values = {}
@@ -484,23 +490,26 @@ def _read_layers(path: Path, children: tuple[Path, ...]) -> list[Layer]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}:1: a config is a mapping of keys to values")
     layer = Layer(values, {entry: f"{path}:{line}" for entry, line in lines.items()})
-    _find_environment_file(layer, path)
+    _find_environment_file(layer, path.parent)
     parents = _extended(values, layer, path.parent, (*children, path.resolve()))
     return [*parents, layer]
 
 
-def _find_environment_file(layer: Layer, path: Path) -> None:
-    """`my_env.py:MyEnv` in a config names a file beside it; from then on its full path stands there."""
+def _find_environment_file(layer: Layer, folder: Path) -> None:
+    """`my_env.py:MyEnv` names a file beside the config, or in the working directory where no file says it.
+
+    From then on its full path stands there.
+    """
     env_id = layer.values.get("env_id")
     found = ENVIRONMENT_FILE.fullmatch(env_id) if isinstance(env_id, str) else None
     if found is None or Path(found[1]).is_absolute():
         return
-    if (path.parent / "manifest.json").exists():
+    if (folder / "manifest.json").exists():
         # What came with a run is not the user's own, whoever names it.
         raise layer.refuse(
             FieldError(f"env_id {env_id!r}: a run names such a file by its full path", ("env_id",))
         )
-    layer.values["env_id"] = f"{(path.parent / found[1]).resolve()}:{found[2]}"
+    layer.values["env_id"] = f"{(folder / found[1]).resolve()}:{found[2]}"
 
 
 def _extended(values: dict[str, Any], layer: Layer, folder: Path, children: tuple[Path, ...]) -> list[Layer]:
@@ -576,6 +585,10 @@ def load_run_config(
     """The config of a run, as its files hold it; a field that is younger than the run is as the run did without it."""
     written = parse_yaml(read_text(source), str(source)).data if isinstance(source, Path) else source
     given = set(_read_overrides(overrides).values)
+    env_id = source.get("env_id") if isinstance(source, Mapping) and "env_id" not in given else None
+    found = ENVIRONMENT_FILE.fullmatch(env_id) if isinstance(env_id, str) else None
+    if found and not Path(found[1]).is_absolute():  # a file's own layer is looked at where it is read
+        raise ConfigError(f"env_id {env_id!r}: a run names such a file by its full path")
     missing = {name: YOUNGER[name] for name in YOUNGER if name not in given and name not in (written or ())}
     return load_config(source, overrides, **missing)
 

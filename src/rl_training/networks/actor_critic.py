@@ -130,6 +130,8 @@ class PhasicActorCritic(ActorCritic):
         return self.actor_head(features, obs), self._value(features, obs)
 
     def value(self, obs: Any) -> Tensor:
+        if not has_own_forward(self):
+            return self(obs)[1]
         return self._value(self.actor_encoder(obs) if self.critic_encoder is None else None, obs)
 
     def auxiliary(self, obs: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -88,7 +88,7 @@ def self_test() -> list[dict[str, Any]]:
 
         def goes_on_exactly() -> None:
             first, last = sorted((run / "checkpoints").iterdir())
-            fork(first, run_dir=again)
+            fork(first, run_dir=again, quiet=True)
             for name in ("metrics.jsonl", f"checkpoints/{last.name}/weights.safetensors"):
                 if (run / name).read_bytes() != (again / name).read_bytes():
                     raise RuntimeError(f"{name} differs")

@@ -4,6 +4,7 @@ The engine talks to a `Display` and never to the terminal. Progress goes to stdo
 Nothing here is read back by the run: a display may be slow, wrong or absent, and the metrics stay the same.
 """
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -51,7 +52,9 @@ def script_display(quiet: bool) -> Display:
     """For calls from Python: lines in a script, the panel in a notebook, where it is drawn in place."""
     if quiet:
         return QuietDisplay()
-    return LiveDisplay() if "ipykernel" in sys.modules else PlainDisplay()
+    # Without ipywidgets rich draws nothing at all in a notebook.
+    in_place = "ipykernel" in sys.modules and importlib.util.find_spec("ipywidgets") is not None
+    return LiveDisplay() if in_place else PlainDisplay()
 
 
 class QuietDisplay:

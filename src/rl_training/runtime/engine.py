@@ -43,13 +43,17 @@ from rl_training.trust import foreign
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: its final metrics, where everything lies, and the signal that stopped it, if one did."""
+    """How a run ended: its final metrics, where everything lies, and the signal that stopped it, if one did.
+
+    `signal` is also one that came too late to stop the run, which ended anyway: the caller may have to end too.
+    """
 
     metrics: dict[str, float]
     run_dir: Path
     checkpoint_path: Path
     interrupted: int | None = None
     sampled: bool = False  # whether evaluations drew their actions
+    signal: int | None = None
 
 
 class Progress(Stateful):
@@ -148,7 +152,8 @@ class Engine:
         assert self.last_good is not None
         interrupted = stop.number if progress.steps < total else None
         sampled = config.samples_evaluations
-        return Result(dict(progress.latest), self.run.path, self.last_good, interrupted, sampled)
+        latest = dict(progress.latest)
+        return Result(latest, self.run.path, self.last_good, interrupted, sampled, stop.number)
 
     def _going_on(self) -> str:
         """What is left of a run that fails now, and the command that continues it."""

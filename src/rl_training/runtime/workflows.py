@@ -61,11 +61,11 @@ def train(
 
 
 def or_stop(result: Result) -> Result:
-    """The result of a run that ended; for one that a signal stopped, after it was saved, what the signal does."""
-    if result.interrupted == signal.SIGINT:
+    """The result of a run that ended; where a signal came, after the run was saved, what the signal does."""
+    if result.signal == signal.SIGINT:
         raise KeyboardInterrupt
-    if result.interrupted is not None:
-        raise SystemExit(128 + result.interrupted)
+    if result.signal is not None:
+        raise SystemExit(128 + result.signal)
     return result
 
 

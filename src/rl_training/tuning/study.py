@@ -209,6 +209,7 @@ class Study:
             if result.interrupted:
                 return result.interrupted
             self.study.tell(trial, result.metrics[RETURN])
+            return result.signal  # one that came while the trial ended by itself
         return None
 
     def config(self, values: Mapping[str, Any]) -> Config:
