@@ -410,6 +410,23 @@ def test_the_closer_look_leaves_the_generators_alone_and_ends_in_time(monkeypatc
     assert states() == before
 
 
+def test_an_environment_that_is_slow_to_make_is_looked_at_all_the_same(monkeypatch):
+    clock = [0.0]
+
+    def make():
+        clock[0] += 10 * trial.SECONDS
+        return make_env("fault_envs:fault/FarOutside-v0", {}, None)
+
+    monkeypatch.setattr(trial.time, "process_time", lambda: clock[0])
+    assert "far outside" in trial.look_closer(make)[0] and clock[0] == 10 * trial.SECONDS  # made once
+
+
+def test_a_command_in_an_error_can_be_pasted():
+    fault = EnvironmentFault("broke", broken=True)
+    fault.env_id = "my dir/env.py:Env"
+    assert "`rl-training check-env 'my dir/env.py:Env'` says more" in str(fault)
+
+
 def test_the_closer_look_closes_its_environments_whatever_it_finds():
     made, closed = [], []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import traceback
 from collections.abc import Iterable
 from types import TracebackType
@@ -89,7 +90,11 @@ class EnvironmentFault(RuntimeError):
         subject = f"environment{number}" + (f" ({self.env_id})" if self.env_id else "")
         after = "" if self.step is None else f"after step {self.step}"
         places = ", ".join(filter(None, (self.place, after)))
-        look = f"`rl-training check-env {self.env_id}` says more" if self.broken and self.env_id else ""
+        look = (
+            f"`rl-training check-env {shlex.quote(self.env_id)}` says more"
+            if self.broken and self.env_id
+            else ""
+        )
         told = f"{subject} {self.what}" + (f" ({places})" if places else "")
         return "; ".join(filter(None, (told, look, self.going_on)))
 

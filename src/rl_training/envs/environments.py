@@ -9,6 +9,7 @@ a seed.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -240,9 +241,10 @@ class Environments(Stateful):
                     raise self._drifted(lane, name)
 
     def _drifted(self, lane: int, what: str) -> RunError:
+        look = f"rl-training check-env {shlex.quote(self.env_id)}".removesuffix(" ''")
         return RunError(
             f"environment {lane} did not come back to its saved {what} when its episode was played again: "
-            f"it is not deterministic (see `rl-training check-env{f' {self.env_id}' if self.env_id else ''}`), "
+            f"it is not deterministic (see `{look}`), "
             "so this run cannot be resumed exactly"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -120,17 +121,17 @@ def try_out(config: Config) -> None:
         settings = f"env_kwargs {config.env_kwargs}: " if config.env_kwargs else ""
         raise ConfigError(
             f"{settings}env_id {config.env_id!r} fails at its first step: {one_line(error)}; "
-            f"`rl-training check-env {config.env_id}` says more"
+            f"`rl-training check-env {shlex.quote(config.env_id)}` says more"
         ) from error
     finally:
         env.close()
     for finding in [] if is_known(env.spec) else look_closer(make):
-        told = f"{config.env_id}: {finding} (`rl-training check-env {config.env_id}` says more)"
+        told = f"{config.env_id}: {finding} (`rl-training check-env {shlex.quote(config.env_id)}` says more)"
         warnings.warn(told, stacklevel=3)
 
 
 def _unusable(env_id: str, why: str) -> str:
-    return f"env_id {env_id!r} cannot be used: {why}; `rl-training check-env {env_id}` says more"
+    return f"env_id {env_id!r} cannot be used: {why}; `rl-training check-env {shlex.quote(env_id)}` says more"
 
 
 def make_lanes(

@@ -86,6 +86,7 @@ def _findings(make: MakeEnv, began: float) -> Iterator[str]:
     with ExitStack() as opened:
         env = opened.enter_context(closing(make()))
         making = time.process_time() - began
+        began += making  # an environment that is slow to make is looked at all the same
         bare = without_wrappers(env)[0]
         episodes = {seed: [*_episode(bare, seed, None, began + SECONDS / 2)] for seed in SEEDS}
         for steps in episodes.values():

@@ -72,6 +72,9 @@ class showing:
 
 def report_run(result: "Result", as_json: bool) -> None:
     """Prints what came out and where it lies, and exits with 128 + signal when a signal ended the run."""
+    from rl_training.config import load_run_config
+    from rl_training.trust import foreign
+
     interrupted = result.interrupted
     if as_json:
         print_json(
@@ -83,7 +86,6 @@ def report_run(result: "Result", as_json: bool) -> None:
             }
         )
     elif interrupted:
-        from rl_training.config import load_run_config
         from rl_training.runtime.engine import resume_command
 
         command = resume_command(load_run_config(result.run_dir / "config.yaml"), result.run_dir)
@@ -101,8 +103,10 @@ def report_run(result: "Result", as_json: bool) -> None:
         print(f"run          {printable_line(result.run_dir)}")
         print(f"metrics      {printable_line(result.run_dir / 'metrics.jsonl')}")
         print(f"checkpoint   {printable_line(result.checkpoint_path)}")
-        print(f"evaluate it  rl-training evaluate {pasted(result.run_dir)}")
-        print(f"play it      rl-training play {pasted(result.run_dir)}")
+        asked = foreign(load_run_config(result.run_dir / "config.yaml"), training=False)
+        run = pasted(result.run_dir) + (" --trust" if asked else "")
+        print(f"evaluate it  rl-training evaluate {run}")
+        print(f"play it      rl-training play {run}")
     if interrupted:
         raise typer.Exit(128 + interrupted)
 
