@@ -94,7 +94,7 @@ REFUSED = {
     "end of its run": [],
     "num_envs: a fork keeps it": ["num_envs=2", "total_timesteps=9000"],
     "did you mean learning_rate": ["learning_rat=1"],
-    "hidden_sizes: step-": ["hidden_sizes=[3]", "total_timesteps=9000"],
+    "hidden_sizes: the state of step-": ["hidden_sizes=[3]", "total_timesteps=9000"],
     "raise total_timesteps": ["total_timesteps=100"],
 }
 

@@ -71,7 +71,7 @@ def iterated(trainer, iterations):
 def test_several_learners_move_the_weights_as_one_does(name):
     three = name == "impala"  # of them, two meet apart from the first
     weights, alone, together = on_the_same_batches(
-        name, 3 if three else 2, **dict(num_envs=3) if three else {}
+        name, 3 if three else 2, **dict(num_envs=3, learning_rate=1e-3) if three else {}
     )
     before = trainer_of(name)
     assert (weights[0] - before.optimizer.parameters).abs().max() > 1e-4  # something has moved

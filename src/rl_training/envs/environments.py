@@ -166,10 +166,18 @@ class Environments(Stateful):
         except EnvironmentFault as fault:
             raise self._named(fault)  # noqa: B904  # it is the same one
 
+    def _since_seed(self, lane: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.history.of_lane(lane, int(self.started[lane]))
+
+    def _actions(self, lane: int) -> np.ndarray:
+        return self._since_seed(lane)[0]
+
     def state_dict(self) -> dict[str, Any]:
-        lanes = [self.history.of_lane(lane, int(self.started[lane])) for lane in range(self.count)]
-        actions, scores = zip(*lanes, strict=True)
-        return super().state_dict() | {"actions": [*actions], "scores": [digest(column) for column in scores]}
+        scores = [digest(self._since_seed(lane)[1]) for lane in range(self.count)]
+        return super().state_dict() | {
+            "actions": [self._actions(lane) for lane in range(self.count)],
+            "scores": scores,
+        }
 
     def check_state(self) -> None:
         require((self.episode >= 0).all() and (self.lengths >= 0).all(), "Environments: a negative count")

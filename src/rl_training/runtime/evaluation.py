@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from rl_training.config import Config
 from rl_training.data.collector import Policy, fresh_where_ended
@@ -35,12 +36,17 @@ def evaluate(
     by_task: dict[str, float] = {}
     for name in config.tasks:
         own: Any = policy.for_task(name)  # type: ignore[attr-defined]
-        spaces = made_for and tuple(space[name] for space in made_for)
-        settings = dict(episodes=episodes, seed=seed, sample=sample, made_for=spaces)
+        seen = made_for and tuple(_of_task(space, name) for space in made_for)
+        settings = dict(episodes=episodes, seed=seed, sample=sample, made_for=seen)
         found = play(own, config.of_task(name), **settings)
         by_task |= {f"task/{name}/{what}": number for what, number in _sum_up(found).items()}
         played += found
     return _sum_up(played) | by_task
+
+
+def _of_task(space: spaces.Space[Any], name: str) -> spaces.Space[Any]:
+    """The part of a space that is one task's, unless the policy was taken for that task alone already."""
+    return space[name] if isinstance(space, spaces.Dict) and name in space.spaces else space
 
 
 def _sum_up(played: list[tuple[float, int]]) -> dict[str, float]:
