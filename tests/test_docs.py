@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import re
 import statistics
 from collections.abc import Callable, Iterator
@@ -344,7 +345,7 @@ def test_pictures_are_small_and_need_nothing_from_the_web() -> None:
         (wrong_keys, "| field | default |\n|---|---|\n| `gama` | 1 |\n"),
         (wrong_keys, "| key | meaning |\n|---|---|\n| `clip_coef` | x |\n| `clip_coef_shedule` | x |\n"),
         (wrong_keys, "| knob | aliases |\n|---|---|\n| `clip_coef` | `clip_range` |\n"),
-        (named_machines, "see /home/me/runs for it"),
+        (named_machines, f"see {os.sep}home/me/runs for it"),
         (wrong_yaml, "```yaml\ngamma: 2.5\n```\n"),
         (wrong_yaml, "```yaml\nclip_coef_schedule: {type: linaer}\n```\n"),
         (wrong_yaml, "```yaml\nclip_coef: [\n```\n"),

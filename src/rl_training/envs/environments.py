@@ -2,8 +2,8 @@
 
 Episodes begin with a seed of their own, fold(seed, stream, lane, episode), so where an environment stands is that
 seed and the actions taken since. Restoring plays those actions again and compares what they lead to, rewards and all:
-exact for every deterministic environment, with no snapshot asked of it. Where seeding is dear, only some episodes have
-a seed.
+exact for every deterministic environment, without asking it for a snapshot. Where seeding is expensive, only some
+episodes have a seed.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def check_shape(space: gym.Space[Any], obs: Any) -> None:
 
 
 def check_in_space(space: gym.Space[Any], obs: Any) -> str:
-    """The observation lies in its space; what is loose about it is returned, or nothing."""
+    """Raise unless the observation is in its space; return what deserves a warning, or ""."""
     check_shape(space, obs)
     if isinstance(space, gym.spaces.Dict):
         parts = (check_in_space(part, obs[key]) for key, part in space.spaces.items())

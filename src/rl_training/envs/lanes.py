@@ -56,7 +56,7 @@ class Lanes(Protocol):
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
     has_time_limit: bool
-    # Where seeding is dear: within so many steps of its seed a lane's next episodes are begun without one.
+    # Where seeding is expensive: within so many steps of its seed a lane's next episodes are begun without one.
     steps_per_seed: int
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:

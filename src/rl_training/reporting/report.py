@@ -94,7 +94,7 @@ def summary(record: Record, timing: Timing) -> str:
     best = int(scores.argmax())
     if scores[best] > scores[-1]:
         return f"{text}; the best one, {number(scores[best])}, was at step {int(steps[best]):,}."
-    return f"{text}, and none before it more." if len(scores) > 1 else f"{text}."
+    return f"{text}, the best of the run." if len(scores) > 1 else f"{text}."
 
 
 def add_damage(page: Page, record: Record) -> None:
