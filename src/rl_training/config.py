@@ -500,16 +500,23 @@ def _find_environment_file(layer: Layer, folder: Path) -> None:
 
     From then on its full path stands there.
     """
-    env_id = layer.values.get("env_id")
-    found = ENVIRONMENT_FILE.fullmatch(env_id) if isinstance(env_id, str) else None
-    if found is None or Path(found[1]).is_absolute():
+    found = _relative_file(layer.values)
+    if found is None:
         return
-    if (folder / "manifest.json").exists():
-        # What came with a run is not the user's own, whoever names it.
-        raise layer.refuse(
-            FieldError(f"env_id {env_id!r}: a run names such a file by its full path", ("env_id",))
-        )
+    if (folder / "manifest.json").exists():  # what came with a run is not the user's own, whoever names it
+        raise layer.refuse(_refused_file(found[0]))
     layer.values["env_id"] = f"{(folder / found[1]).resolve()}:{found[2]}"
+
+
+def _relative_file(values: Mapping[str, Any]) -> re.Match[str] | None:
+    """The path and the class in an `env_id` that names a file, unless by its full path."""
+    env_id = values.get("env_id")
+    found = ENVIRONMENT_FILE.fullmatch(env_id) if isinstance(env_id, str) else None
+    return None if found is None or Path(found[1]).is_absolute() else found
+
+
+def _refused_file(env_id: str) -> FieldError:
+    return FieldError(f"env_id {env_id!r}: a run names such a file by its full path", ("env_id",))
 
 
 def _extended(values: dict[str, Any], layer: Layer, folder: Path, children: tuple[Path, ...]) -> list[Layer]:
@@ -585,10 +592,9 @@ def load_run_config(
     """The config of a run, as its files hold it; a field that is younger than the run is as the run did without it."""
     written = parse_yaml(read_text(source), str(source)).data if isinstance(source, Path) else source
     given = set(_read_overrides(overrides).values)
-    env_id = source.get("env_id") if isinstance(source, Mapping) and "env_id" not in given else None
-    found = ENVIRONMENT_FILE.fullmatch(env_id) if isinstance(env_id, str) else None
-    if found and not Path(found[1]).is_absolute():  # a file's own layer is looked at where it is read
-        raise ConfigError(f"env_id {env_id!r}: a run names such a file by its full path")
+    # Of a file this is looked at where it is read.
+    if isinstance(source, Mapping) and "env_id" not in given and (found := _relative_file(source)):
+        raise _refused_file(found[0])
     missing = {name: YOUNGER[name] for name in YOUNGER if name not in given and name not in (written or ())}
     return load_config(source, overrides, **missing)
 

@@ -18,7 +18,7 @@ class Hint(NamedTuple):
 _NETWORK = Hint(
     ("hidden_sizes",), "the network follows from the observation; see activation and image_encoder too"
 )
-_ATARI = "a setting of the environment: env_kwargs: {{{name}: ...}}"
+_ATARI = ("frame_stack", "frame_skip", "noop_max", "terminal_on_life_loss", "sticky_actions")
 _EPSILON = Hint(
     ("epsilon",), "epsilon_schedule: {type: linear, start: 1.0, end: 0.05, steps: N} lets it fall"
 )
@@ -50,11 +50,7 @@ HINTS: dict[str, Hint] = {
     "env": Hint(("env_id",)),
     "gym_id": Hint(("env_id",)),
     "env_wrapper": Hint(("env_id",), "register an environment with the wrapper around it and name that"),
-    "frame_stack": Hint((), _ATARI),
-    "frame_skip": Hint((), _ATARI),
-    "noop_max": Hint((), _ATARI),
-    "terminal_on_life_loss": Hint((), _ATARI),
-    "sticky_actions": Hint((), _ATARI),
+    **{name: Hint((), f"a setting of the environment: env_kwargs: {{{name}: ...}}") for name in _ATARI},
     "train_freq": Hint(("train_frequency",)),
     "gradient_steps": Hint(("replay_ratio",), "updates per environment step"),
     "target_network_frequency": Hint(("target_update_interval",), "counted in updates"),
@@ -90,7 +86,6 @@ def hint_for(key: str, fields: Collection[str]) -> str:
     ours = next((name for name in hint.keys if name in fields), None)
     if ours is None and hint.keys:
         return ""
-    note = hint.note.format(name=key) if hint.note.startswith(_ATARI[:10]) else hint.note
     if ours is None:
-        return note
-    return f"here it is {ours}" + (f" ({note})" if note else "")
+        return hint.note
+    return f"here it is {ours}" + (f" ({hint.note})" if hint.note else "")

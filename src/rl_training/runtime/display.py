@@ -274,9 +274,8 @@ class Pace:
 
     def __init__(self, total: int) -> None:
         self.span = total / 5
-        self.marks: deque[tuple[int, float]] = (
-            deque()
-        )  # (steps, seconds) after iterations, some fifty at most
+        # (steps, seconds) after iterations, some fifty at most.
+        self.marks: deque[tuple[int, float]] = deque()
 
     def mark(self, steps: int, seconds: float) -> None:
         """Note the end of an iteration."""

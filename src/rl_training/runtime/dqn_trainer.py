@@ -29,9 +29,8 @@ class DQNConfig(OffPolicyConfig):
 
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "prioritized")
-    for_pictures: ClassVar[Mapping[str, Any]] = {
-        "hidden_sizes": ()
-    }  # the dense layer of the CNN, then the head
+    # The dense layer of the CNN, then the head.
+    for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
     switched_by: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("priority_exponent", "importance_exponent"), "prioritized"
     )

@@ -26,9 +26,8 @@ class Metrics:
         self.steps = steps
         self.episodes = episodes  # (lane, return, length)
         self.values: dict[str, list[Tensor | float]] = {}
-        self.began: float | None = (
-            None  # when gathering began by `time.perf_counter`; None: with the iteration
-        )
+        # When gathering began by `time.perf_counter`; None: with the iteration.
+        self.began: float | None = None
         self.gathered = time.perf_counter()
 
     def add(self, values: Mapping[str, Tensor | float]) -> None:

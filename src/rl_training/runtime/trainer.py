@@ -31,9 +31,8 @@ class Trainer(Stateful):
     transient: tuple[str, ...] = ("config", "agent", "observation_space", "action_space")
     config_class: ClassVar[type[Config]]
     action_spaces: ClassVar[tuple[type, ...]] = ACTIONS
-    revision: ClassVar[int] = (
-        1  # raised when the algorithm computes other numbers than before: docs/formats.md
-    )
+    # Raised when the algorithm computes other numbers than before: docs/formats.md.
+    revision: ClassVar[int] = 1
 
     agent: Any  # a Stateful that acts (data.collector.Policy)
 

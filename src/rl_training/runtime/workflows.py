@@ -62,11 +62,16 @@ def train(
 
 def or_stop(result: Result) -> Result:
     """The result of a run that ended; where a signal came, after the run was saved, what the signal does."""
-    if result.signal == signal.SIGINT:
-        raise KeyboardInterrupt
-    if result.signal is not None:
-        raise SystemExit(128 + result.signal)
+    end_caller(result.signal)
     return result
+
+
+def end_caller(number: int | None) -> None:
+    """Do what a signal would have done to the caller without us."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if number is not None:
+        raise SystemExit(128 + number)
 
 
 def train_until_stopped(

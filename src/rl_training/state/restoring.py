@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from rl_training.errors import (
     CheckpointError,
@@ -26,6 +26,7 @@ from rl_training.errors import (
     one_line,
 )
 
+SIZES_ONE_BY_ONE = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)  # also as (2, 3) in one
 OURS = (UserError, StorageError, NonFiniteError, EnvironmentFault)
 
 
@@ -57,17 +58,21 @@ def no_larger_than(saved: Any) -> Iterator[None]:
         yield
 
 
-class _Budget(TorchDispatchMode):
+class _Budget(TorchFunctionMode):
     """Refuses to make tensors of more than so many numbers in all, before it is done."""
 
     def __init__(self, numbers: int) -> None:
         super().__init__()
         self.left = numbers
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for size in args[:3]:  # (size), (self, size), (start, end, steps)
-            if type(size) is int or (isinstance(size, list | tuple) and all(type(n) is int for n in size)):
-                self.left -= abs(math.prod(size) if isinstance(size, list | tuple) else size)
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        sizes = [size for size in args if isinstance(size, list | tuple)]
+        sizes += (
+            [args] if func in SIZES_ONE_BY_ONE else [(number,) for number in args]
+        )  # such as those of arange
+        for size in sizes:
+            whole = [number for number in size if type(number) is int]
+            self.left -= abs(math.prod(whole)) if whole else 0
         if self.left < 0:
             raise ValueError("its config describes a larger network than was saved")
         return func(*args, **(kwargs or {}))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageErr
 from rl_training.extras import require_extra
 from rl_training.runtime.display import Display, QuietDisplay, number, script_display
 from rl_training.runtime.picture_defaults import with_picture_defaults
-from rl_training.runtime.workflows import resume_until_stopped, train_until_stopped
+from rl_training.runtime.workflows import end_caller, resume_until_stopped, train_until_stopped
 from rl_training.state import files
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold
@@ -95,8 +94,7 @@ def tune(
     checked = config if isinstance(config, Config) else load_config(config)
     folder = begin_study(checked, space, Settings(trials, startup, pruning), run_dir)
     done = run_study(folder, trials=trials, display=script_display(quiet), trust=True)
-    if done.interrupted is not None:
-        raise KeyboardInterrupt if done.interrupted == signal.SIGINT else SystemExit(128 + done.interrupted)
+    end_caller(done.interrupted)
     return done
 
 
