@@ -81,3 +81,9 @@ def test_modes():
     assert Categorical(3).mode(torch.tensor([0.0, 2.0, 1.0])).item() == 1
     assert Bernoulli(2).mode(torch.tensor([-1.0, 1.0])).tolist() == [0, 1]
     assert DiagonalGaussian(2).mode(torch.tensor([1.0, 2.0, 0.0, 0.0])).tolist() == [1.0, 2.0]
+
+
+def test_a_coin_that_cannot_fall_on_heads_never_does(monkeypatch):
+    """A forbidden action has probability exactly 0, and uniform noise may be exactly 0."""
+    monkeypatch.setattr(torch, "rand_like", torch.zeros_like)
+    assert Bernoulli(2).sample(torch.tensor([-1e8, -50.0])).tolist() == [0, 1]

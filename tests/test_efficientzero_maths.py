@@ -114,6 +114,13 @@ def test_augmented_frames_are_all_different_and_stay_near() -> None:
     assert {right for _, right in places} == set(range(1, 10))
 
 
+def test_the_brightness_by_hand(monkeypatch) -> None:
+    """1 + 0.05 z, with z cut to [-2, 2]."""
+    monkeypatch.setattr(torch, "randn", lambda *shape: torch.tensor([-3.0, -1.0, 0.5, 7.0]).view(shape))
+    found = augment(torch.full((4, 1, 2, 2), 200, dtype=torch.uint8))
+    torch.testing.assert_close(found[:, 0, 0, 0], torch.tensor([180.0, 190.0, 205.0, 220.0]))
+
+
 class PerfectPrefix(nn.Module):
     """Says exactly what was earned since the reset, which the test's own model wrote into the state."""
 

@@ -238,8 +238,10 @@ def test_frames_that_do_not_slide_are_refused() -> None:
 
 
 def test_a_ring_too_small_for_its_lanes_is_refused() -> None:
-    with pytest.raises(ConfigError, match="buffer_size must be at least"):
-        Replay(10, np.zeros((8, 1), np.float32))
+    """(1 step + 1 frame) · 8 lanes · 2 slots = 32 may be gone, and a ring has four times that."""
+    with pytest.raises(ConfigError, match="buffer_size must be at least 128 here, not 127"):
+        Replay(127, np.zeros((8, 1), np.float32))
+    Replay(128, np.zeros((8, 1), np.float32))
 
 
 def test_a_million_atari_frames_fit_in_seven_and_a_half_gigabytes() -> None:
@@ -365,3 +367,66 @@ def test_a_damaged_segment_is_refused(tmp_path: Path) -> None:
         store.read(path.name)
     with pytest.raises(CheckpointError, match="does not list"):
         store.read("replay-000000000001.safetensors")
+
+
+def two_lanes(steps: int) -> Replay:
+    """In a ring of 100, without an end: step t fills the slots 2t + 2 and 2t + 3."""
+    obs = np.zeros((2, 1), np.float32)
+    replay = Replay(100, obs)
+    for _ in range(steps):
+        replay.add(np.zeros(2, np.int64), np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), obs, obs)
+    return replay
+
+
+# Of two lanes in a ring of 100 that has turned: slots 60 … 159, of which 158 and 159 are open.
+FORGED: dict[str, tuple[dict[str, Any], str]] = {
+    "a head that is a bool": (dict(head=True), "a counter that is none"),
+    "segments below 0": (dict(segments=-1), "a counter that is none"),
+    "a first below 0": (dict(first=-1), "a counter that is none"),
+    "a last of floats": (dict(last=150.0), "a counter that is none"),
+    "the end before the start": (dict(first=101, last=100), "no transitions in order"),
+    "an end after the head": (dict(last=161), "no transitions in order"),
+    "more than the ring holds": (dict(first=9, last=110), "no transitions in order"),
+    "more segments than slots": (dict(segments=161), "more segments than slots"),
+    "open slots of one lane": (dict(open=np.array([159])), "Replay.open: an array of"),
+    "an open slot of the future": (dict(open=np.array([159, 160])), "slots that are not there"),
+    "an open slot that is gone": (dict(open=np.array([59, 159])), "slots that are not there"),
+    "one open slot for two": (dict(open=np.array([159, 159])), "slots that are not there"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), FORGED.values(), ids=FORGED)
+def test_counters_that_lead_out_of_the_ring_are_refused(changes: dict[str, Any], message: str) -> None:
+    state = two_lanes(79).state_dict()
+    assert (state["head"], state["first"], state["open"].tolist()) == (160, 68, [158, 159])
+    two_lanes(0).load_state_dict(state)
+    with pytest.raises(ValueError, match=message):
+        two_lanes(0).load_state_dict(state | changes)
+
+
+SLOTS: dict[str, tuple[Any, str]] = {
+    "a column less": (lambda slots: slots.pop("reward"), "saved with"),
+    "a slot less": (
+        lambda slots: slots.update({name: rows[1:] for name, rows in slots.items()}),
+        "slots, but",
+    ),
+    "more than the ring holds": (
+        lambda slots: slots.update({name: np.concatenate([rows] * 6) for name, rows in slots.items()}),
+        "slots, but",
+    ),
+    "rewards of another type": (
+        lambda slots: slots.update(reward=slots["reward"].astype(np.float64)),
+        "Replay.reward",
+    ),
+    "a link back from nowhere": (lambda slots: slots["behind"].fill(-1), "outside the ring"),
+    "a link longer than the ring": (lambda slots: slots["behind"].fill(101), "outside the ring"),
+    "what cannot happen": (lambda slots: slots["happened"].fill(8), "what cannot happen"),
+}
+
+
+@pytest.mark.parametrize(("edit", "message"), SLOTS.values(), ids=SLOTS)
+def test_slots_that_do_not_fit_the_ring_are_refused(edit: Any, message: str) -> None:
+    state = two_lanes(9).state_dict()
+    edit(state["slots"])
+    with pytest.raises(ValueError, match=message):
+        two_lanes(0).load_state_dict(state)

@@ -20,6 +20,7 @@ from torch import nn
 
 from rl_training.errors import RunError
 from rl_training.state.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
+from rl_training.state.encoding import MAX_DEPTH, Decoder
 from rl_training.state.files import AppendLog, replace_file, write_file
 from rl_training.state.leaves import NUMPY_DTYPES, TORCH_DTYPES, ObjectState
 from rl_training.state.modules import load_module_state, module_state
@@ -494,6 +495,29 @@ def test_what_a_checkpoint_cannot_hold_is_refused_before_anything_is_written(tmp
         with pytest.raises((TypeError, ValueError)):
             save_checkpoint(tmp_path / "never", 1, tree, keep=2)  # type: ignore[arg-type]
     assert not (tmp_path / "never").exists()
+
+
+DEEPER: dict[str, Any] = {
+    "list": lambda node: [node],
+    "dict": lambda node: {"a": node},
+    "tuple": lambda node: {"~": "tuple", "items": [node]},
+    "deque": lambda node: {"~": "deque", "items": [node], "maxlen": None},
+    "object": lambda node: {"~": "state", "items": {"a": node}},
+    "dict of numbers": lambda node: {"~": "dict", "items": [[1, node]]},
+}
+
+
+@pytest.mark.parametrize("kind", DEEPER)
+def test_everything_may_be_nested_a_hundred_deep_and_no_deeper(kind: str) -> None:
+    node: Any = 7
+    for _ in range(MAX_DEPTH):
+        node = DEEPER[kind](node)
+    found = Decoder({}).decode(node)
+    for _ in range(MAX_DEPTH):
+        (found,) = found.values() if isinstance(found, dict) else found
+    assert found == 7
+    with pytest.raises(ValueError, match="nested deeper than 100"):
+        Decoder({}).decode(DEEPER[kind](node))
 
 
 def test_a_name_is_given_only_to_what_the_disk_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,34 @@ def test_replaced_latents_are_those_drawn_next() -> None:
 def test_too_small_a_replay_is_refused() -> None:
     with pytest.raises(ConfigError, match="buffer_size must be at least 20"):
         StreamReplay(19, row(2), length=4, num_classes=4)
+    StreamReplay(20, row(2), length=4, num_classes=4)
+
+
+# Of two lanes of 12 rows, drawn in stretches of 5: (0, 0), (1, 0), (0, 5) and (1, 5) are not drawn yet.
+FORGED: dict[str, tuple[dict[str, Any], str]] = {
+    "heads of one lane": (dict(heads=np.array([12])), "heads: an array of"),
+    "a head below 0": (dict(heads=np.array([12, -1]), cut=np.array([10, -1])), "no counters"),
+    "a head of the far future": (dict(heads=np.array([12, 2**62])), "no counters"),
+    "a cut below 0": (dict(cut=np.array([10, -1])), "no counters"),
+    "a cut of the future": (dict(cut=np.array([10, 13])), "no counters"),
+    "more segments than rows": (dict(segments=[0, 13]), "more than there are rows for"),
+    "a lane below 0": (dict(fresh=np.array([[-1, 0]])), "stretches that are not there"),
+    "a lane too many": (dict(fresh=np.array([[2, 0]])), "stretches that are not there|out of bounds"),
+    "a row below 0": (dict(fresh=np.array([[0, -1]])), "stretches that are not there"),
+    "a stretch of the future": (dict(fresh=np.array([[0, 8]])), "stretches that are not there"),
+    "stretches of three numbers": (dict(fresh=np.zeros((1, 3), np.int64)), "fresh: an array of"),
+    "latents of others": (dict(latents={"deter": np.zeros(1)}), "latents of others"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), FORGED.values(), ids=FORGED)
+def test_counters_that_lead_out_of_the_ring_are_refused(changes: dict[str, Any], message: str) -> None:
+    state = filled(12).state_dict()
+    with pytest.raises((ValueError, IndexError), match=message):
+        filled(0).load_state_dict(state | changes)
+    accepted = filled(0)
+    accepted.load_state_dict(state | dict(fresh=np.array([[0, 7], [1, 0]])))  # the newest stretch, the oldest
+    assert list(accepted.fresh) == [(0, 7), (1, 0)]
 
 
 def gathered(env_id: str, steps: int, **changes: Any) -> DreamerTrainer:

@@ -1,12 +1,14 @@
 """Mutants: plant small faults one by one, and see whether the tests notice.
 
     python tests/mutants --count 400 --seed 1      plants 400 of them, and prints a score per file
+    python tests/mutants --again                   tries those once more that no test has noticed
     python tests/mutants --report                  prints the scores of what was planted so far
 
 A warmed process with the package and the tests imported forks for each mutant, changes the code of the functions in the
 fork, and runs the tests that call the changed function, quick ones first, until one fails. Results are appended to
 build/mutants/results.jsonl; a run that was stopped goes on where it was. A mutant that survives is a question, and not
-yet a fault of the tests: some changes change nothing.
+yet a fault of the tests: some changes change nothing. Those are judged in equivalents.yaml, each with its reason; they
+are planted like all others, listed apart, and left out of the score when they survive.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ import resource
 import signal
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -38,17 +42,8 @@ from planting import NotPlanted, live_functions, plant  # noqa: E402
 
 PACKAGE = ROOT / "src" / "rl_training"
 FOLDER = ROOT / "build" / "mutants"
-RUNTIME = (
-    "*_trainer",
-    "*_policy",
-    "on_policy",
-    "off_policy",
-    "actor_learner",
-    "trainer",
-    "optim",
-    "grouped_adam",
-)
-RUNTIME = (*RUNTIME, "scalezero_tasks", "controls", "schedules", "metrics", "evaluation")
+RUNTIME = ("*_trainer", "*_policy", "actor_learner", "trainer", "optim", "grouped_adam", "scalezero_tasks")
+RUNTIME += ("controls", "schedules", "metrics", "evaluation")
 SOURCES = [f"{room}/*.py" for room in ("algorithms", "data", "state", "search", "networks")]
 SOURCES += [f"runtime/{name}.py" for name in RUNTIME]
 # These drive the command line, pages and other programs: seconds a test, for faults that others notice sooner.
@@ -89,39 +84,41 @@ def main() -> int:
         "--tests", nargs="*", default=[""], help="with test files whose names hold one of these alone"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes that plant at the same time (1)")
+    parser.add_argument("--again", action="store_true", help="try survivors of earlier runs once more")
     parser.add_argument("--report", action="store_true", help="plant nothing, and print what is known")
     arguments = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     sample = drawn(arguments)
+    known = results()
     if not arguments.report:
+        noticed = ("killed", "invalid") if arguments.again else ("killed", "invalid", "survived", "unclear")
+        done = {name for name, each in known.items() if each["verdict"] in noticed}
+        todo = [each for each in sample if identity(*each) not in done]
         covered = warmed(arguments.tests)
-        workers = [fork_worker(sample, part, arguments.jobs, covered) for part in range(arguments.jobs)]
+        workers = [fork_worker(todo[part :: arguments.jobs], covered) for part in range(arguments.jobs)]
         for worker in workers:
             os.waitpid(worker, 0)
-    known = results()
+        known = results()
     report([known[name] for name in (identity(*each) for each in sample) if name in known])
     return 0
 
 
-def fork_worker(sample: list[tuple[str, Mutation]], part: int, jobs: int, covered: Map) -> int:
-    """A process that plants every `jobs`-th mutant of a sample, from the `part`-th on, but for those that are known."""
+def fork_worker(mutants: list[tuple[str, Mutation]], covered: Map) -> int:
+    """A process that plants these mutants one after the other."""
     worker = os.fork()
     if worker == 0:
-        known = results()
-        for number in range(part, len(sample), jobs):
-            path, mutation = sample[number]
-            if identity(path, mutation) not in known:
-                found = tried(path, mutation, covered)
-                with (FOLDER / "results.jsonl").open("a") as file:
-                    file.write(json.dumps(found) + "\n")
-                verdict = f"{found['verdict']:8} {found['seconds']:5.1f} s  {described(found)}"
-                print(f"{number + 1}/{len(sample)} {verdict}", flush=True)
+        for number, (path, mutation) in enumerate(mutants, 1):
+            found = tried(path, mutation, covered)
+            with (FOLDER / "results.jsonl").open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            verdict = f"{found['verdict']:8} {found['seconds']:5.1f} s  {described(found)}"
+            print(f"{number}/{len(mutants)} {verdict}", flush=True)
         os._exit(0)
     return worker
 
 
 def drawn(arguments: Any) -> list[tuple[str, Mutation]]:
-    """The mutants of a seed: a larger count has the same ones and more."""
+    """The mutants of a seed: a larger count has the same ones and more, and so has a source with a few more lines."""
     found = []
     for pattern in SOURCES:
         for file in sorted(PACKAGE.glob(pattern)):
@@ -129,23 +126,27 @@ def drawn(arguments: Any) -> list[tuple[str, Mutation]]:
             if arguments.only in path and file.name != "__init__.py":
                 found += [(path, each) for each in mutations(ast.parse(file.read_text()))]
     found = [each for each in found if arguments.kind in each[1].kind]
-    random.Random(arguments.seed).shuffle(found)
+    found.sort(key=lambda each: hashlib.sha256(f"{arguments.seed} {identity(*each)}".encode()).digest())
     return found[: arguments.count]
 
 
 def identity(path: str, mutation: Mutation) -> str:
-    """The same for the same change of the same text, wherever in the file it has moved to."""
-    source = (PACKAGE / path).read_text().splitlines()
-    nearby = source[max(mutation.line - 2, 0) : mutation.line + 1]
-    parts = (path, mutation.kind, mutation.before, mutation.after, *nearby)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    """The same for the same change of the same text, wherever in the file and in whichever room it is."""
+    nearby = _lines(path)[max(mutation.line - 2, 0) : mutation.line + 1]
+    parts = (Path(path).name, mutation.function, mutation.kind, mutation.before, mutation.after, mutation.number)
+    return hashlib.sha256(repr((*parts, *nearby)).encode()).hexdigest()[:16]
+
+
+@cache
+def _lines(path: str) -> list[str]:
+    return (PACKAGE / path).read_text().splitlines()
 
 
 def results() -> dict[str, dict[str, Any]]:
+    """The newest verdict of every mutant that was ever tried, by its identity."""
     path = FOLDER / "results.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    found = {each["id"]: each for each in map(json.loads, lines)}
-    return {name: each for name, each in found.items() if each["verdict"] != "uncalled"}
+    return {each["id"]: each for each in map(json.loads, lines)}
 
 
 def warmed(wanted: list[str]) -> Map:
@@ -175,7 +176,7 @@ def warmed(wanted: list[str]) -> Map:
 def tried(path: str, mutation: Mutation, covered: Map) -> dict[str, Any]:
     """Plant a mutant in a fork and run tests on it there; what became of it."""
     # What numba calls only when it compiles is called by nobody where machine code was kept from before.
-    tests = covered.covering(path, mutation.function, ENOUGH) or covered.covering(path, 0, ENOUGH)
+    tests = covered.covering(path, mutation.function, ENOUGH) or covered.covering(path, "", ENOUGH)
     tests = tests or covered.naming(path, ENOUGH)
     found = {"id": identity(path, mutation), "path": path, "line": mutation.line, "kind": mutation.kind}
     found |= {"before": mutation.before, "after": mutation.after, "tests": len(tests), "by": ""}
@@ -217,16 +218,10 @@ def attacked(path: str, mutation: Mutation, tests: list[str], pipe: int) -> None
     os.setsid()
     silence()
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
-    verdict = "survived"
+    verdict, wanted = "survived", mutation[:-2] + mutation[-1:]
     try:
         tree = ast.parse((PACKAGE / path).read_text())
-        same = [
-            each
-            for each in mutations(tree)
-            if (each.line, each.kind, each.before, each.after)
-            == (mutation.line, mutation.kind, mutation.before, mutation.after)
-        ]
-        same[0].make()
+        next(each for each in mutations(tree) if each[:-2] + each[-1:] == wanted).make()
         plant(PACKAGE / path, ast.fix_missing_locations(tree))
         for part in (tests[:FIRST], tests[FIRST:]):
             first = First()
@@ -248,7 +243,10 @@ def described(found: dict[str, Any]) -> str:
 
 def report(found: list[dict[str, Any]]) -> None:
     """A score per file and per room, and all that survived."""
-    valid = [each for each in found if each["verdict"] != "invalid"]
+    judged = {each["id"]: each["why"] for each in yaml.safe_load((HERE / "equivalents.yaml").read_text())}
+    alive = [each for each in found if each["verdict"] not in ("killed", "invalid")]
+    equivalent = [each for each in alive if each["id"] in judged]
+    valid = [each for each in found if each["verdict"] != "invalid" and each not in equivalent]
     rows: dict[str, list[int]] = {}
     for each in valid:
         for name in (each["path"], each["path"].split("/")[0] + "/", "all"):
@@ -258,13 +256,16 @@ def report(found: list[dict[str, Any]]) -> None:
     print("\n| file | mutants | killed | score |\n|---|---:|---:|---:|")
     for name in sorted(rows, key=lambda name: (name == "all", name.endswith("/"), name)):
         total, killed = rows[name]
-        print(f"| {name} | {total} | {killed} | {100 * killed / total:.0f} % |")
+        print(f"| {name} | {total} | {killed} | {100 * killed / total:.1f} % |")
     spent = sum(each["seconds"] for each in found)
     mean = spent / max(len(found), 1)
-    print(f"\n{len(found) - len(valid)} could not be planted; {spent:.0f} CPU-seconds, {mean:.1f} each\n")
-    for each in valid:
-        if each["verdict"] != "killed":
-            print(f"{each['verdict']}, {each['tests']} tests: {described(each)}")
+    left = sum(each["verdict"] == "invalid" for each in found)
+    print(f"\n{len(found)} planted, {spent:.0f} CPU-seconds, {mean:.1f} each; not counted: {left} that could not be")
+    print(f"planted and {len(equivalent)} judged to change nothing\n")
+    for each in (each for each in alive if each not in equivalent):
+        print(f"{each['verdict']}, {each['tests']} tests: {each['id']} {described(each)}")
+    for each in equivalent:
+        print(f"equivalent: {each['id']} {described(each)}\n    {judged[each['id']]}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -9,16 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
+from mutations import function_names, name_at
 from numba.core.dispatcher import Dispatcher
 from planting import code_objects, live_functions
 
 TESTS = Path(__file__).resolve().parents[1]
-Key = tuple[str, int]  # a file below the package, and the first line of a function in it
+Key = tuple[str, str]  # a file below the package, and the qualified name of a function in it
 
 
 class Tracer:
@@ -55,7 +58,13 @@ class Tracer:
 
 
 def key_of(code: CodeType, package: str) -> Key:
-    return os.path.relpath(code.co_filename, package), code.co_firstlineno
+    """Where code stands: what a lambda or a comprehension does counts for the function around it."""
+    return os.path.relpath(code.co_filename, package), name_at(_names(code.co_filename), code.co_firstlineno)
+
+
+@cache
+def _names(file: str) -> list[tuple[range, str]]:
+    return function_names(ast.parse(Path(file).read_text()))
 
 
 def measure(test_file: Path, package: Path) -> dict[str, dict[str, Any]]:
@@ -122,12 +131,12 @@ class Map:
                 count, took = len(self.files[file.name]["tests"]), time.monotonic() - began
                 print(f"map {number}/{len(test_files)}: {file.name}, {count} tests, {took:.0f} s", flush=True)
             for name, test in self.files[file.name]["tests"].items():
-                self.tests[name] = (test["seconds"], {(path, line) for path, line in test["calls"]})
+                self.tests[name] = (test["seconds"], {(path, name) for path, name in test["calls"]})
 
-    def covering(self, path: str, function: int, seconds: float) -> list[str]:
+    def covering(self, path: str, function: str, seconds: float) -> list[str]:
         """The tests that call a function, quick ones first, as many as fit into these CPU-seconds.
 
-        For function 0 those that call any function of the file.
+        Without a name those that call any function of the file.
         """
         callers = self._callers((path, function)) if function else set()
         found = []

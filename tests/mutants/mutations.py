@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -56,39 +57,70 @@ FOLLOWED = {
 
 
 class Mutation(NamedTuple):
-    """One change: where it is, in which function (its first line; 0: any of the file), and how to make it."""
+    """One change: where it is, in which function (by its qualified name; "": any of the file), and how to make it."""
 
     line: int
-    function: int
+    function: str
     kind: str
     before: str
     after: str
     make: Callable[[], None]  # in the tree that it was found in
+    number: int = 0  # among changes of the function that read the same
 
 
 def mutations(tree: ast.Module) -> Iterator[Mutation]:
     """All changes of a file, in the order of its text."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    places = function_names(tree)
+    for each in _of_statements(tree):
+        function = name_at(places, each.line)
+        same = (function, each.kind, each.before, each.after)
+        yield each._replace(function=function, number=seen[same])
+        seen[same] += 1
+
+
+def function_names(tree: ast.Module) -> list[tuple[range, str]]:
+    """The lines and the qualified name of every function of a file, inner ones after those they are in."""
+    found: list[tuple[range, str]] = []
+
+    def look(node: ast.AST, outer: str) -> None:
+        for part in ast.iter_child_nodes(node):
+            name = outer
+            if isinstance(part, ast.FunctionDef | ast.ClassDef):
+                name = f"{outer}.{part.name}" if outer else part.name
+                first = min([part.lineno, *(decorator.lineno for decorator in part.decorator_list)])
+                if isinstance(part, ast.FunctionDef):
+                    found.append((range(first, (part.end_lineno or first) + 1), name))
+            look(part, name)
+
+    look(tree, "")
+    return found
+
+
+def name_at(places: list[tuple[range, str]], line: int) -> str:
+    """The innermost function of a line; "" outside of all."""
+    return next((name for lines, name in reversed(places) if line in lines), "")
+
+
+def _of_statements(tree: ast.Module) -> Iterator[Mutation]:
     for statement in tree.body:
         if isinstance(statement, ast.Assign):  # a constant of the module
-            yield from _inside(statement, "value", 0, None)
+            yield from _inside(statement, "value", None)
         else:
             yield from _functions(statement)
 
 
 def _functions(node: ast.AST) -> Iterator[Mutation]:
     if isinstance(node, ast.FunctionDef):
-        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        if any(isinstance(part, ast.FunctionDef) for part in ast.walk(node) if part is not node):
-            first = 0  # it may make functions once and be called no more
         for index in range(len(node.body)):
-            yield from _inside(node, "body", first, node, index)
+            yield from _inside(node, "body", node, index)
     elif isinstance(node, ast.ClassDef):
         for part in node.body:
             yield from _functions(part)
 
 
 def _inside(
-    holder: Any, field: str, function: int, within: ast.FunctionDef | None, index: int | None = None
+    holder: Any, field: str, within: ast.FunctionDef | None, index: int | None = None
 ) -> Iterator[Mutation]:
     """All changes of what a field of `holder` holds, or the `index`-th of it."""
     node = getattr(holder, field) if index is None else getattr(holder, field)[index]
@@ -105,7 +137,7 @@ def _inside(
         ast.copy_location(new, node)
         before, after = (ast.unparse(ast.fix_missing_locations(part))[:160] for part in (node, new))
         line = getattr(node, "lineno", 0)
-        yield Mutation(line, function, kind, before, after, lambda new=new: replace(new))
+        yield Mutation(line, "", kind, before, after, lambda new=new: replace(new))
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "args", "ctx") and not isinstance(
             node, ast.Call
@@ -114,9 +146,9 @@ def _inside(
         if isinstance(value, list):
             for number, part in enumerate(value):
                 if isinstance(part, ast.AST):
-                    yield from _inside(node, name, function, within, number)
+                    yield from _inside(node, name, within, number)
         elif isinstance(value, ast.AST):
-            yield from _inside(node, name, function, within)
+            yield from _inside(node, name, within)
 
 
 def _changed(node: Any, within: ast.FunctionDef | None) -> Iterator[tuple[str, ast.AST]]:
