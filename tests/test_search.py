@@ -431,7 +431,11 @@ NAN = torch.full((3,), float("nan"))
         (ROOT, dict(invalid_actions=np.zeros((3, 5))), r"invalid_actions must have the shape \[3, 4\]"),
         (ROOT._replace(value=NAN), {}, "value is not finite$"),
         (ROOT._replace(value=torch.zeros(3, 1)), {}, r"value must have the shape \[3\], not \[3, 1\]"),
-        (ROOT._replace(prior_logits=torch.full((3, 4), -np.inf)), {}, "prior_logits is not finite: forbid actions"),
+        (
+            ROOT._replace(prior_logits=torch.full((3, 4), -np.inf)),
+            {},
+            "prior_logits is not finite: forbid actions",
+        ),
         (ROOT._replace(prior_logits=torch.zeros(3)), {}, r"prior_logits must be \[B, A\]"),
         (ROOT._replace(latent=torch.zeros(2, 8)), {}, "latent must have 3 rows"),
         (ROOT._replace(latent={"h": torch.zeros(2, 8)}), {}, "h must have 3 rows"),

@@ -20,7 +20,6 @@ import hashlib
 import importlib
 import json
 import os
-import random
 import resource
 import signal
 import sys
@@ -70,7 +69,6 @@ LEFT_OUT += (
     "architecture",
 )
 FIRST = 25  # tests that are tried before the rest is even collected
-ENOUGH = 40.0  # CPU-seconds of tests for one mutant, as they take without it
 LIMIT = 150  # CPU-seconds after which a mutant counts as one that never ends
 
 
@@ -82,6 +80,12 @@ def main() -> int:
     parser.add_argument("--kind", default="", help="of this kind alone: knob, target, operator, …")
     parser.add_argument(
         "--tests", nargs="*", default=[""], help="with test files whose names hold one of these alone"
+    )
+    parser.add_argument(
+        "--enough",
+        type=float,
+        default=40.0,
+        help="CPU-seconds of tests for each mutant, as they take without it (40)",
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes that plant at the same time (1)")
     parser.add_argument("--again", action="store_true", help="try survivors of earlier runs once more")
@@ -95,7 +99,10 @@ def main() -> int:
         done = {name for name, each in known.items() if each["verdict"] in noticed}
         todo = [each for each in sample if identity(*each) not in done]
         covered = warmed(arguments.tests)
-        workers = [fork_worker(todo[part :: arguments.jobs], covered) for part in range(arguments.jobs)]
+        workers = [
+            fork_worker(todo[part :: arguments.jobs], covered, arguments.enough)
+            for part in range(arguments.jobs)
+        ]
         for worker in workers:
             os.waitpid(worker, 0)
         known = results()
@@ -103,12 +110,12 @@ def main() -> int:
     return 0
 
 
-def fork_worker(mutants: list[tuple[str, Mutation]], covered: Map) -> int:
+def fork_worker(mutants: list[tuple[str, Mutation]], covered: Map, enough: float) -> int:
     """A process that plants these mutants one after the other."""
     worker = os.fork()
     if worker == 0:
         for number, (path, mutation) in enumerate(mutants, 1):
-            found = tried(path, mutation, covered)
+            found = tried(path, mutation, covered, enough)
             with (FOLDER / "results.jsonl").open("a") as file:
                 file.write(json.dumps(found) + "\n")
             verdict = f"{found['verdict']:8} {found['seconds']:5.1f} s  {described(found)}"
@@ -133,7 +140,14 @@ def drawn(arguments: Any) -> list[tuple[str, Mutation]]:
 def identity(path: str, mutation: Mutation) -> str:
     """The same for the same change of the same text, wherever in the file and in whichever room it is."""
     nearby = _lines(path)[max(mutation.line - 2, 0) : mutation.line + 1]
-    parts = (Path(path).name, mutation.function, mutation.kind, mutation.before, mutation.after, mutation.number)
+    parts = (
+        Path(path).name,
+        mutation.function,
+        mutation.kind,
+        mutation.before,
+        mutation.after,
+        mutation.number,
+    )
     return hashlib.sha256(repr((*parts, *nearby)).encode()).hexdigest()[:16]
 
 
@@ -173,11 +187,11 @@ def warmed(wanted: list[str]) -> Map:
     return covered
 
 
-def tried(path: str, mutation: Mutation, covered: Map) -> dict[str, Any]:
+def tried(path: str, mutation: Mutation, covered: Map, enough: float) -> dict[str, Any]:
     """Plant a mutant in a fork and run tests on it there; what became of it."""
     # What numba calls only when it compiles is called by nobody where machine code was kept from before.
-    tests = covered.covering(path, mutation.function, ENOUGH) or covered.covering(path, "", ENOUGH)
-    tests = tests or covered.naming(path, ENOUGH)
+    tests = covered.covering(path, mutation.function, enough) or covered.covering(path, "", enough)
+    tests = tests or covered.naming(path, enough)
     found = {"id": identity(path, mutation), "path": path, "line": mutation.line, "kind": mutation.kind}
     found |= {"before": mutation.before, "after": mutation.after, "tests": len(tests), "by": ""}
     if not tests:
@@ -260,7 +274,9 @@ def report(found: list[dict[str, Any]]) -> None:
     spent = sum(each["seconds"] for each in found)
     mean = spent / max(len(found), 1)
     left = sum(each["verdict"] == "invalid" for each in found)
-    print(f"\n{len(found)} planted, {spent:.0f} CPU-seconds, {mean:.1f} each; not counted: {left} that could not be")
+    print(
+        f"\n{len(found)} planted, {spent:.0f} CPU-seconds, {mean:.1f} each; not counted: {left} that could not be"
+    )
     print(f"planted and {len(equivalent)} judged to change nothing\n")
     for each in (each for each in alive if each not in equivalent):
         print(f"{each['verdict']}, {each['tests']} tests: {each['id']} {described(each)}")
