@@ -2,6 +2,8 @@
 
 import errno
 import multiprocessing
+import os
+import time
 from typing import ClassVar
 
 import gymnasium as gym
@@ -183,6 +185,20 @@ class Slow(Walk):
         return super().step(action)
 
 
+class Held(Walk):
+    """Stands still after `at` steps for as long as there is a file `held`."""
+
+    def __init__(self, held, at, length=50):
+        super().__init__(length)
+        self.held, self.at, self.steps = held, at, 0
+
+    def step(self, action):
+        self.steps += 1
+        while self.steps > self.at and os.path.exists(self.held):
+            time.sleep(0.01)
+        return super().step(action)
+
+
 KINDS = (
     Walk,
     Counter,
@@ -195,5 +211,16 @@ KINDS = (
     OldReset,
     ArrayReward,
 )
-for kind in (*KINDS, BusyPort, WrongShape, NoSpaces, LateShape, LateReward, FarOutside, OtherType, Slow):
+for kind in (
+    *KINDS,
+    BusyPort,
+    WrongShape,
+    NoSpaces,
+    LateShape,
+    LateReward,
+    FarOutside,
+    OtherType,
+    Slow,
+    Held,
+):
     gym.register(f"fault/{kind.__name__}-v0", f"{__name__}:{kind.__name__}", max_episode_steps=200)

@@ -33,7 +33,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setattr(compiling.SETTINGS, "CACHE_DIR", "")
         monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
         monkeypatch.setenv("HOME", str(folder / "home"))
-        for name in ("XDG_CACHE_HOME", compiling.VARIABLE):
+        for name in ("XDG_CACHE_HOME", compiling.VARIABLE, compiling.CHOSEN):
             monkeypatch.setenv(name, "")
             monkeypatch.delenv(name)
         yield folder
@@ -230,6 +230,34 @@ def test_a_folder_that_the_user_names_is_used_if_it_can_be_written(place, monkey
         assert choose() == (Cache(place / "named", "NUMBA_CACHE_DIR names it"), [])
 
     as_user(NOBODY, test_again)
+
+
+@needs_root
+@pytest.mark.parametrize("since", ["another user's", "gone", "open to others"])
+def test_a_choice_that_was_inherited_is_looked_at_again(place, since):
+    """The process that chose may be long gone, its folder cleaned away, and the name taken by another user."""
+    own = place / f"tmp/rl_training-numba-{NOBODY}"
+    as_user(NOBODY, lambda: choose() and None)
+    if since == "gone":
+        own.rmdir()
+    elif since == "another user's":
+        os.chown(own, STRANGER, STRANGER)
+        own.chmod(0o777)
+    else:
+        own.chmod(0o777)
+
+    def test() -> None:
+        os.environ["NUMBA_CACHE_DIR"] = compiling.SETTINGS.CACHE_DIR = str(own)
+        os.environ[compiling.CHOSEN] = f"{compiling.GROUP_AND_OTHERS} {own}"
+        chosen, warned = choose()
+        assert (chosen.folder == own) == (since == "gone")
+        assert private(chosen.folder)
+        assert os.environ["NUMBA_CACHE_DIR"] == compiling.SETTINGS.CACHE_DIR == str(chosen.folder)
+        assert len(warned) == 1
+        assert njit()(plus_one)(1) == 2
+
+    as_user(NOBODY, test)
+    assert since == "gone" or not list(own.rglob("*")), "something was written to a folder that is another's"
 
 
 def test_a_package_that_can_be_written_keeps_its_own(place):

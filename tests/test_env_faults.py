@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from functools import partial
-from multiprocessing import active_children, forkserver
+from multiprocessing import active_children, forkserver, resource_tracker
 
 import fault_envs
 import numpy as np
@@ -19,11 +19,12 @@ from runs import RUNS, assert_same_run, in_child, small_config
 from test_cli import cli
 
 from rl_training import load_config, load_policy, resume, train
-from rl_training.envs import trial, worker_lanes
+from rl_training.envs import making, trial, worker_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import LocalLanes
 from rl_training.envs.making import make_env, make_environments, make_lanes
 from rl_training.errors import ConfigError, Elsewhere, EnvironmentFault, NonFiniteError, RunError
+from rl_training.processes import ensure_fork_server
 from rl_training.runtime import engine
 from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.workflows import train_until_stopped
@@ -183,6 +184,29 @@ def test_a_dead_fork_server_is_no_dead_worker():
     lanes.close()
     while any(map(is_alive, numbers)):
         time.sleep(0.05)
+
+
+def test_the_fork_server_imports_nothing_from_the_working_directory(tmp_path):
+    """A folder from elsewhere may hold a module by the name of one that a new interpreter imports."""
+    for name in (
+        "selectors",
+        "threading",
+    ):  # of the server, and of the process that looks after shared memory
+        (tmp_path / f"{name}.py").write_text(f"open('{tmp_path}/owned', 'w').close()")
+
+    def start() -> None:
+        sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
+        resource_tracker._resource_tracker.__init__()  # a new one, as in a process that has none
+        ensure_fork_server()
+        unset = "import os; assert 'PYTHONSAFEPATH' not in os.environ"
+        forked = multiprocessing.get_context("forkserver").Process(target=exec, args=(unset,))
+        forked.start()
+        forked.join()
+        assert forked.exitcode == 0 and "PYTHONSAFEPATH" not in os.environ
+
+    code = in_child(start)
+    assert not (tmp_path / "owned").exists()
+    assert code == 0
 
 
 @pytest.mark.parametrize("code", [None, 7])
@@ -402,23 +426,27 @@ def test_the_closer_look_leaves_the_generators_alone_and_ends_in_time(monkeypatc
     before = states()
     make = partial(make_env, "fault_envs:fault/Slow-v0", {}, None)
     fault_envs.Slow.steps[0] = 0
-    assert trial.look_closer(make) == [] and fault_envs.Slow.steps[0] == 2 * len(trial.SEEDS) * trial.STEPS
+    assert trial.look_closer(make(), make, making=0.0) == []
+    assert fault_envs.Slow.steps[0] == 2 * len(trial.SEEDS) * trial.STEPS
     fault_envs.Slow.steps[0], clock = 0, iter(np.arange(0, 100, 0.02))  # each look at the clock takes so long
     monkeypatch.setattr(trial.time, "process_time", lambda: next(clock))
-    assert trial.look_closer(make) == []
+    assert trial.look_closer(make(), make, making=0.0) == []
     assert 0 < fault_envs.Slow.steps[0] < 16 and next(clock) < trial.SECONDS + 0.1
     assert states() == before
 
 
-def test_an_environment_that_is_slow_to_make_is_looked_at_all_the_same(monkeypatch):
+def test_an_environment_that_is_slow_to_make_is_made_once_and_looked_at_all_the_same(monkeypatch):
     clock = [0.0]
 
-    def make():
+    def make(*arguments):
         clock[0] += 10 * trial.SECONDS
-        return make_env("fault_envs:fault/FarOutside-v0", {}, None)
+        return make_env(*arguments)
 
+    monkeypatch.setattr(making, "make_env", make)
     monkeypatch.setattr(trial.time, "process_time", lambda: clock[0])
-    assert "far outside" in trial.look_closer(make)[0] and clock[0] == 10 * trial.SECONDS  # made once
+    with pytest.warns(UserWarning, match="far outside"):
+        making.try_out(config_of("FarOutside"))
+    assert clock[0] == 10 * trial.SECONDS
 
 
 def test_a_command_in_an_error_can_be_pasted():
@@ -427,17 +455,19 @@ def test_a_command_in_an_error_can_be_pasted():
     assert "`rl-training check-env 'my dir/env.py:Env'` says more" in str(fault)
 
 
-def test_the_closer_look_closes_its_environments_whatever_it_finds():
+def test_environments_that_are_tried_out_are_closed_whatever_is_found(monkeypatch):
     made, closed = [], []
 
-    def make():
-        env = make_env("fault_envs:fault/Counter-v0", {}, None)
+    def make(*arguments):
+        env = make_env(*arguments)
         env.close = lambda: closed.append(env)
         made.append(env)
         return env
 
-    assert "could not be resumed" in trial.look_closer(make)[0]
-    assert made and sorted(map(id, closed)) == sorted(map(id, made))
+    monkeypatch.setattr(making, "make_env", make)
+    with pytest.warns(UserWarning, match="could not be resumed"):
+        making.try_out(config_of("Counter"))
+    assert len(made) == 2 and sorted(map(id, closed)) == sorted(map(id, made))
 
 
 # An environment that breaks the interface.

@@ -4,6 +4,7 @@ import copy
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +39,9 @@ def trainer_of(name, **changes):
 
 def on_the_same_batches(name, count, iterations=3, **changes):
     """Weights and metrics after some iterations with one and with several learners, on what the one gathered."""
+    Path("selectors.py").write_text(
+        "open('owned', 'w').close()"
+    )  # of the working directory nothing is imported
     one, two = trainer_of(name, **changes), trainer_of(name, num_learners=count, **changes)
     gathered, collect = [], one.collect
 
@@ -54,6 +58,7 @@ def on_the_same_batches(name, count, iterations=3, **changes):
     assert process.poll() is None and not one.learners.processes
     one.close(), two.close()
     assert process.poll() is not None  # nobody is left behind
+    assert not Path("owned").exists()
     return weights, *metrics
 
 

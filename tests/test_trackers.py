@@ -6,14 +6,16 @@ import signal
 import struct
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from runs import KINDS, metrics_in, read_lines, small_config
+from runs import KINDS, in_child, metrics_in, read_lines, small_config
 from test_cli import GOOD, cli, refused, write
 
 from rl_training import resume, train
 from rl_training.runtime import trackers
 from rl_training.runtime.display import QuietDisplay
+from rl_training.state.run_directory import RunDirectory
 
 ALL = dict(tensorboard=True, wandb=True, mlflow=True)
 
@@ -125,6 +127,30 @@ def test_all_three_hold_the_metrics_of_a_run_that_was_interrupted_and_change_non
     assert before == after == identity(run, "wandb"), "a resumed run goes on under the same id"
     assert whole == wanted and early.items() <= wanted.items() and early
     assert config["env_id"] == "CartPole-v1" and config["clip_coef_schedule"]["type"] == "linear"
+
+
+def test_settings_of_the_working_directory_do_not_redirect_wandb(monkeypatch, tmp_path):
+    """A folder from elsewhere may hold `wandb/settings`; what the user has in the home directory counts."""
+    mine = tmp_path / "home/.config/wandb/settings"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for path, user in ((mine, "me"), (Path("wandb/settings"), "them"), (Path(".wandb/settings"), "them")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"[default]\nbase_url = http://{user}.invalid\nentity = {user}\n")
+
+    def start() -> None:
+        import wandb
+
+        seen = []
+        monkeypatch.setattr(
+            wandb, "init", lambda **_: seen.append(wandb.setup().settings) or SimpleNamespace(step=0)
+        )
+        with pytest.warns(UserWarning, match="wandb/settings in the working directory is not read"):
+            trackers.WandB(small_config("ppo-cartpole"), RunDirectory(tmp_path / "run"))
+        assert [(each.base_url, each.entity) for each in seen] == [("http://me.invalid", "me")]
+        assert Path.cwd() == tmp_path
+
+    (tmp_path / "run").mkdir()
+    assert in_child(start) == 0
 
 
 @pytest.mark.parametrize("name", KINDS[1:])

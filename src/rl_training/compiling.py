@@ -26,6 +26,7 @@ import numba
 PACKAGE = Path(__file__).parent
 SETTINGS: Any = numba.config
 VARIABLE = "NUMBA_CACHE_DIR"
+CHOSEN = "RL_TRAINING_NUMBA_CACHE"  # tells processes to come that the folder was our choice, and who must not write
 OTHERS, GROUP_AND_OTHERS = stat.S_IWOTH, stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -57,6 +58,9 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 @once
 def cache() -> Cache:
     """The cache of this process. Processes that it starts inherit the choice through the environment."""
+    if _inherited_in_vain():
+        del os.environ[VARIABLE]
+        SETTINGS.CACHE_DIR = ""
     named = os.environ.get(VARIABLE) or SETTINGS.CACHE_DIR
     if named and can_write(Path(named)):
         return Cache(Path(named), f"{VARIABLE} names it")
@@ -70,6 +74,18 @@ def cache() -> Cache:
     return chosen
 
 
+def _inherited_in_vain() -> bool:
+    """Whether the variable is the choice of a process before this one, and the folder now another's or gone.
+
+    What the user names is the user's to answer for; a folder in the temporary directory may have been cleaned away
+    since, and its name taken.
+    """
+    writers, _, folder = os.environ.get(CHOSEN, "").partition(" ")
+    if not folder or folder != os.environ.get(VARIABLE):
+        return False
+    return _kept(lambda: Path(folder), OTHERS if writers == str(OTHERS) else GROUP_AND_OTHERS) is None
+
+
 def _in_package() -> Cache | None:
     rooms = {file.parent for file in PACKAGE.glob("*/*.py")}
     if all(can_write(room / "__pycache__") for room in rooms):
@@ -79,19 +95,20 @@ def _in_package() -> Cache | None:
 
 def _outside() -> Cache:
     if folder := _kept(_in_home, OTHERS):
-        return _use(Cache(folder, "the user's cache, since the package's folders cannot be written"))
+        return _use(Cache(folder, "the user's cache, since the package's folders cannot be written"), OTHERS)
     problem = "neither the package's folders nor the home directory can be written"
     if folder := _kept(_of_this_user, GROUP_AND_OTHERS):
-        return _use(Cache(folder, "this user's folder in the temporary directory", problem))
+        return _use(Cache(folder, "this user's folder in the temporary directory", problem), GROUP_AND_OTHERS)
     if folder := _kept(_fresh, GROUP_AND_OTHERS):
         problem += f", and {_name_of_this_user()} is not this user's alone"
-        return _use(Cache(folder, "until this process ends", problem))
+        return _use(Cache(folder, "until this process ends", problem), GROUP_AND_OTHERS)
     return Cache(None, "there is no folder that only this user can write", problem)
 
 
-def _use(chosen: Cache) -> Cache:
+def _use(chosen: Cache, writers: int) -> Cache:
     # The variable for numba, which reads it again when it compiles, and for processes to come.
     os.environ[VARIABLE] = SETTINGS.CACHE_DIR = str(chosen.folder)
+    os.environ[CHOSEN] = f"{writers} {chosen.folder}"
     return chosen
 
 

@@ -3,6 +3,8 @@
 import os
 import signal
 
-from rl_training.processes import SIGNALS
+from rl_training.processes import OURS, SAFE_PATH, SIGNALS
 
 os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS))
+if os.environ.get(SAFE_PATH) == OURS:  # not for what the processes start in turn
+    del os.environ[SAFE_PATH]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import connection, forkserver, resource_tracker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SAFE_PATH, OURS = "PYTHONSAFEPATH", "for-the-fork-server"
 
 
 @contextmanager
@@ -52,14 +54,43 @@ def ensure_fork_server(*preload: str) -> None:
     """
     modules = [*preload, "rl_training.fork_server"]
     forkserver.set_forkserver_preload(modules)
-    resource_tracker.ensure_running()  # first, since it unblocks signals where it starts
-    with blocked_signals():
-        try:
-            forkserver.ensure_running()
-        except ChildProcessError:  # a fork of a process that has a server: it needs one of its own
-            forkserver._forkserver.__init__()  # type: ignore[misc]
-            forkserver.set_forkserver_preload(modules)
-            forkserver.ensure_running()
+    with _working_directory_not_imported():
+        resource_tracker.ensure_running()  # first, since it unblocks signals where it starts
+        with blocked_signals():
+            _ensure_running(modules)
+
+
+def _ensure_running(modules: list[str]) -> None:
+    try:
+        forkserver.ensure_running()
+    except ChildProcessError:  # a fork of a process that has a server: it needs one of its own
+        forkserver._forkserver.__init__()  # type: ignore[misc]
+        forkserver.set_forkserver_preload(modules)
+        forkserver.ensure_running()
+
+
+@contextmanager
+def _working_directory_not_imported() -> Iterator[None]:
+    """Start interpreters within that import from the working directory only if this one does.
+
+    `multiprocessing` starts them with `-c`, which puts that directory first: a `socket.py` in a folder from elsewhere
+    would run. Python 3.10 does not know the variable.
+    """
+    if _imports_from_working_directory() or SAFE_PATH in os.environ:
+        yield
+        return
+    os.environ[SAFE_PATH] = OURS
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
+
+
+def _imports_from_working_directory() -> bool:
+    try:
+        return not {"", os.getcwd()}.isdisjoint(sys.path)
+    except FileNotFoundError:  # a directory that is gone holds no modules
+        return False
 
 
 def end_with_the_parent() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -109,7 +111,17 @@ def try_out(config: Config) -> None:
     Of one that nobody knows, what else is worth a warning.
     """
     make = partial(make_env, config.env_id, config.env_kwargs, config.max_episode_steps)
-    env = make()
+    began = time.process_time()
+    with closing(make()) as env:
+        making = time.process_time() - began
+        _try_first_step(config, env)
+        findings = [] if is_known(env.spec) else look_closer(env, make, making)
+    for finding in findings:
+        told = f"{config.env_id}: {finding} (`rl-training check-env {shlex.quote(config.env_id)}` says more)"
+        warnings.warn(told, stacklevel=3)
+
+
+def _try_first_step(config: Config, env: gym.Env[Any, Any]) -> None:
     try:
         check_spaces(config.env_id, env)
         first_step(env)
@@ -123,11 +135,6 @@ def try_out(config: Config) -> None:
             f"{settings}env_id {config.env_id!r} fails at its first step: {one_line(error)}; "
             f"`rl-training check-env {shlex.quote(config.env_id)}` says more"
         ) from error
-    finally:
-        env.close()
-    for finding in [] if is_known(env.spec) else look_closer(make):
-        told = f"{config.env_id}: {finding} (`rl-training check-env {shlex.quote(config.env_id)}` says more)"
-        warnings.warn(told, stacklevel=3)
 
 
 def _unusable(env_id: str, why: str) -> str:

@@ -72,22 +72,21 @@ def is_masked(obs: Any, info: Any) -> bool:
     return "action_mask" in info or (isinstance(obs, dict) and "action_mask" in obs)
 
 
-def look_closer(make: MakeEnv) -> list[str]:
-    """What is worth a warning, found within `SECONDS` of the processor, with environments of its own."""
-    began = time.process_time()
+def look_closer(env: gym.Env[Any, Any], make: MakeEnv, making: float) -> list[str]:
+    """What is worth a warning, found within `SECONDS` of the processor.
+
+    `making` are the seconds that `env` took: only where another one is quick to make are there two.
+    """
     with generators_kept():
         try:
-            return list(dict.fromkeys(_findings(make, began)))
+            return list(dict.fromkeys(_findings(env, make, making)))
         except Exception:  # the run will meet it too, and say where
             return []
 
 
-def _findings(make: MakeEnv, began: float) -> Iterator[str]:
+def _findings(env: gym.Env[Any, Any], make: MakeEnv, making: float) -> Iterator[str]:
+    began, bare = time.process_time(), without_wrappers(env)[0]
     with ExitStack() as opened:
-        env = opened.enter_context(closing(make()))
-        making = time.process_time() - began
-        began += making  # an environment that is slow to make is looked at all the same
-        bare = without_wrappers(env)[0]
         episodes = {seed: [*_episode(bare, seed, None, began + SECONDS / 2)] for seed in SEEDS}
         for steps in episodes.values():
             yield from filter(None, (loose(bare.observation_space, taken.obs) for taken in steps))

@@ -32,7 +32,7 @@ from rl_training.data.batch import Batch
 from rl_training.errors import RunError, one_line
 from rl_training.fleet.local import die_with
 from rl_training.fleet.weights import pack, unpack
-from rl_training.processes import blocked_signals
+from rl_training.processes import SAFE_PATH, blocked_signals
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Now
 
@@ -82,7 +82,9 @@ class Learners:
             for rank in range(1, self.count):
                 ours, theirs = socket.socketpair()
                 command = f"from rl_training.fleet.learners import serve; serve({theirs.fileno()})"
-                environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+                # The path of this process, and not the working directory before it, which `-c` would add.
+                path = os.pathsep.join(each or os.getcwd() for each in sys.path)
+                environment = os.environ | {"PYTHONPATH": path, SAFE_PATH: "1"}
                 with blocked_signals():
                     process = subprocess.Popen(
                         [sys.executable, "-c", command],

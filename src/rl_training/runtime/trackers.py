@@ -66,6 +66,7 @@ class WandB:
     def __init__(self, config: Config, run: RunDirectory) -> None:
         import wandb
 
+        _load_settings_of_the_user(wandb)
         identity = _remembered(run, "wandb") or _remember(run, "wandb", secrets.token_hex(4))
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -83,6 +84,23 @@ class WandB:
 
     def close(self, finished: bool) -> None:
         self.run.finish(exit_code=0 if finished else 1)
+
+
+def _load_settings_of_the_user(wandb: Any) -> None:
+    """Keep `wandb/settings` of the working directory out: it may be anybody's, and names the server that gets the key.
+
+    W&B reads its files once, when it is set up, and this one where it is set up: in `/` there can only be root's.
+    """
+    if ignored := [path for path in ("wandb/settings", ".wandb/settings") if os.path.exists(path)]:
+        instead = "`wandb login`, WANDB_BASE_URL and WANDB_ENTITY say where metrics go"
+        warnings.warn(f"{ignored[0]} in the working directory is not read: {instead}", stacklevel=2)
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir("/")
+        wandb.setup()
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 class MLflow:
