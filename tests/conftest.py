@@ -1,6 +1,7 @@
 """Every test has a folder and a home of its own, probe environments, one thread of torch; small runs are shared."""
 
 import fcntl
+import gc
 import os
 import shutil
 import site
@@ -47,6 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
         set_up_libraries()
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     config.add_cleanup(patch.undo)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is loaded by now stays: garbage collectors, here and in forks, need not walk it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,11 +13,20 @@ class Probe(gym.Env):
     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space: spaces.Space = spaces.Discrete(2)
     length = 1
+    seed_to_use: int | None = None
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
+        self.seed_to_use = self.seed_to_use if seed is None else seed
         self.t = 0
         return self.observe(), {}
+
+    @property
+    def np_random(self):
+        """Seeded when it is first asked for: where episodes are a step long, a generator for each is half the time."""
+        if self.seed_to_use is not None:
+            gym.Env.reset(self, seed=self.seed_to_use)
+            self.seed_to_use = None
+        return super().np_random
 
     def step(self, action):
         reward = self.reward(action)

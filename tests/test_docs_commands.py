@@ -81,7 +81,8 @@ def run(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = workflows.train
+    """Patch what the command, the Python function and seeds all train by."""
+    whole = workflows.train_until_stopped
 
     def train(config: Any, **options: Any) -> Any:
         learns = getattr(config, "learning_starts", 0) < STEPS
@@ -90,8 +91,7 @@ def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
             changes |= dict(total_timesteps=WITHOUT_LEARNING, max_episode_steps=100)
         return whole(config.model_copy(update=changes), **options)
 
-    monkeypatch.setattr(workflows, "train", train)
-    monkeypatch.setattr("rl_training.train", train, raising=False)
+    monkeypatch.setattr(workflows, "train_until_stopped", train)
 
 
 @pytest.mark.parametrize("page", DONE)

@@ -4,13 +4,11 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from runs import TINY, assert_same_run
+from runs import TINY, Command, assert_same_run
 from test_cli import cli, refused
 
 from rl_training import load_config, train
@@ -20,6 +18,7 @@ from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.seeds import SeedRun, _hear, _identity, go_on, open_experiment, parse_seeds, seeded
 from rl_training.runtime.seeds_display import QuietSeeds
 from rl_training.runtime.workflows import refuse_other_config
+from rl_training.state.run_directory import directory_name
 
 LONG = dict(TINY, algo="ppo", total_timesteps=20_000, checkpoint_interval=500)
 
@@ -107,18 +106,14 @@ def test_an_experiment_of_a_version_without_the_younger_fields_goes_on(tmp_path,
     assert "remove" not in str(refusal.value)
 
 
-def start(*arguments: str) -> subprocess.Popen:
-    """From the interpreter on: seeds are started by a fork server, and a fork cannot use that of its parent."""
-    command = [sys.executable, "-m", "rl_training", "train", *arguments, "--json"]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def wait_for_checkpoint(folder: Path, process: subprocess.Popen, step: int) -> None:
-    while not any(int(path.name[5:]) >= step for path in folder.glob("s*/checkpoints/step-*")):
-        assert process.poll() is None, process.communicate()
+def wait_for_checkpoints(folder: Path, command: Command, step: int) -> None:
+    while not all(newest_step(folder / name) >= step for name in ("s1", "s2")):
+        assert command.running(), command.communicate()
         time.sleep(0.01)
+
+
+def newest_step(run: Path) -> int:
+    return max((int(path.name[5:]) for path in run.glob("checkpoints/step-*")), default=-1)
 
 
 def is_locked(run: Path) -> bool:
@@ -132,25 +127,33 @@ def is_locked(run: Path) -> bool:
 
 
 def test_stopped_and_killed_the_same_command_goes_on_where_it_was(tmp_path, monkeypatch):
+    """Each time the seeds stand still until they were hit, so that none can have ended before."""
     monkeypatch.chdir(tmp_path)
-    Path("my.yaml").write_text(yaml(LONG))
+    held = tmp_path / "held"
+    kwargs = dict(held=str(held), at=700)  # 1400 steps of both environments
+    settings = LONG | dict(env_id="fault_envs:fault/Held-v0", env_kwargs=kwargs, total_timesteps=4000)
+    Path("my.yaml").write_text(yaml(settings))
     arguments = ("my.yaml", "--seeds", "1-2", "--jobs", "2")
-    folder = Path("runs/ppo-CartPole-v1-seeds")
+    folder = Path("runs") / directory_name(f"ppo-{load_config(settings).env_name}-seeds")
 
-    process = start(*arguments)
-    wait_for_checkpoint(folder, process, 1000)
-    os.killpg(process.pid, signal.SIGTERM)  # to its seeds too, as Slurm does; and it passes it on
-    out, err = process.communicate()
+    held.touch()
+    command = Command("train", *arguments, "--json", own_session=True)
+    wait_for_checkpoints(folder, command, 1000)
+    os.killpg(command.pid, signal.SIGTERM)  # to its seeds too, as Slurm does; and it passes it on
+    held.unlink()
+    out, err = command.communicate()
     said = json.loads(out.splitlines()[-1])
-    assert (process.returncode, said["interrupted"]) == (143, signal.SIGTERM), err
+    assert (command.returncode, said["interrupted"]) == (143, signal.SIGTERM), err
     assert {run["status"] for run in said["runs"]} == {"stopped"}
 
-    process = start(*arguments)
-    wait_for_checkpoint(folder, process, 5000)
-    process.kill()
-    process.communicate()
+    held.touch()
+    command = Command("train", *arguments, "--json", own_session=True)
+    wait_for_checkpoints(folder, command, 2000)
+    command.send_signal(signal.SIGKILL)
+    command.communicate()
     while any(is_locked(run) for run in folder.glob("s*")):  # its seeds end with it
         time.sleep(0.01)
+    held.unlink()
 
     done = cli("train", *arguments, "--json", "--quiet")
     said = json.loads(done.stdout.splitlines()[-1])
@@ -158,7 +161,7 @@ def test_stopped_and_killed_the_same_command_goes_on_where_it_was(tmp_path, monk
     assert [(run["seed"], run["status"]) for run in said["runs"]] == [(1, "done"), (2, "done")]
     assert all(run["metrics"]["eval/mean_return"] > 0 for run in said["runs"])
     for seed in (1, 2):
-        train(load_config(LONG | {"seed": seed}), run_dir=tmp_path / f"whole{seed}")
+        train(load_config(settings | {"seed": seed}), run_dir=tmp_path / f"whole{seed}")
         assert_same_run(tmp_path / f"whole{seed}", folder / f"s{seed}")
 
     # All are done: nothing is trained again.
