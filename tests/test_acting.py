@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.algorithms.masking import pick_allowed
 from rl_training.networks.acting import SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
+from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.optim import Adam
+from rl_training.runtime.q_policy import QPolicy
 
 BOX = gym.spaces.Box(-1, 1, (5,), np.float32)
 
@@ -108,3 +111,71 @@ def test_gradients_written_out_are_those_of_the_graph(action_space, changes):
         gradients.append(torch.cat([parameter.grad.reshape(-1) for parameter in network.parameters()]))
     assert gradients[0].norm() > 1
     torch.testing.assert_close(*gradients)
+
+
+def q_policy(q, masked):
+    """A policy for which every observation has these values."""
+    box = gym.spaces.Box(-1, 1, (2,), np.float32)
+    mask = gym.spaces.Box(0, 1, (len(q),), np.int8)
+    space = gym.spaces.Dict({"action_mask": mask, "seen": box}) if masked else box
+    settings = dict(hidden_sizes=[3], activation="relu", image_encoder="nature", dueling=False)
+    actions = gym.spaces.Discrete(len(q))
+    policy = QPolicy(space, actions, normalize_observations=False, device="cpu", **settings)
+    with torch.no_grad():
+        policy.network.head.weight.zero_()
+        policy.network.head.bias.copy_(torch.tensor(q))
+    return policy
+
+
+def test_the_best_action_is_the_best_of_those_allowed():
+    q, seen = [1.0, 5.0, 3.0], np.zeros((2, 2), np.float32)
+    action, carry = q_policy(q, False).act(seen, (), explore=False)
+    assert action["action"].tolist() == [1, 1] and carry == ()
+    masked = {"seen": seen, "action_mask": np.array([[1, 0, 1], [1, 0, 0]], np.int8)}
+    assert q_policy(q, True).act(masked, (), explore=False)[0]["action"].tolist() == [2, 0]
+
+
+def test_random_actions_are_uniform_over_those_allowed():
+    """With ε = ½, the best action has half of all draws and its share of the other half."""
+    np.random.seed(0)
+    count, seen = 30_000, np.zeros((30_000, 2), np.float32)
+    for masked, expected in ((False, [1 / 6, 2 / 3, 1 / 6]), (True, [3 / 4, 0, 1 / 4])):
+        policy = q_policy([1.0, 5.0, 0.5], masked)
+        policy.epsilon = 0.5
+        obs = {"seen": seen, "action_mask": np.tile([1, 0, 1], (count, 1))} if masked else seen
+        action = policy.act(obs, (), explore=True)[0]["action"]
+        np.testing.assert_allclose(np.bincount(action, minlength=3) / count, expected, atol=0.01)
+
+
+def test_the_largest_draw_is_an_action(monkeypatch):
+    """Rounded up, a draw just below ε would be one action too many."""
+    for epsilon in (1.0, 0.3):
+        monkeypatch.setattr(np.random, "random", lambda size, e=epsilon: np.full(size, np.nextafter(e, 0)))
+        policy = q_policy([9.0, 5.0, 3.0], False)
+        policy.epsilon = epsilon
+        assert policy.act(np.zeros((1, 2), np.float32), (), explore=True)[0]["action"].tolist() == [2]
+
+
+def test_allowed_actions_are_picked_by_rank():
+    """Three of five are allowed, and thirds of [0, 1) are theirs; 1, which rounding may give, is the last."""
+    mask = np.tile([0, 1, 1, 0, 1], (7, 1))
+    noise = np.array([0.0, 0.33, 0.34, 0.66, 0.67, 0.999, 1.0])
+    assert pick_allowed(noise, mask).tolist() == [1, 1, 2, 2, 4, 4, 4]
+    assert pick_allowed(np.array([0.0, 0.9]), np.array([[0, 0, 1], [1, 0, 0]])).tolist() == [2, 0]
+
+
+def test_values_of_half_precision_are_those_that_were_acted_with():
+    """Bootstrapped in another precision, values would not be those of the same network."""
+    torch.manual_seed(0)
+    settings = dict(
+        hidden_sizes=[16], activation="tanh", shared_trunk=False, image_encoder="nature", log_std_init=0.0
+    )
+    obs, space = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32), gym.spaces.Discrete(3)
+    policy = ActorCriticPolicy(
+        BOX, space, normalize_observations=False, device="cpu", precision="bf16", **settings
+    )
+    with torch.no_grad():
+        exact = policy.network.value(torch.from_numpy(obs)).numpy()
+    value = policy.value(obs, ())
+    np.testing.assert_array_equal(value, policy.act(obs, (), explore=False)[0]["value"])
+    assert 0 < np.abs(value - exact).max() < 0.05

@@ -129,6 +129,18 @@ def test_truncated_and_lengthened_files_are_detected(tmp_path: Path) -> None:
     assert step_in(load_checkpoint(path)) == 1
 
 
+def test_no_more_is_read_than_the_documentation_says(tmp_path: Path) -> None:
+    """16 GiB of tensors and 256 MiB of state.json, whatever a checkpoint lists; the files here take no space."""
+    path = save(tmp_path, 1)
+    forge(path, lambda skeleton: skeleton["files"][STATE].update(bytes=2**40))
+    os.truncate(path / STATE, 16 * 2**30 + 1)
+    with pytest.raises(CheckpointError, match="more than the 17179869184 due"):
+        load_checkpoint(path)
+    os.truncate(path / SKELETON, 256 * 2**20 + 1)
+    with pytest.raises(CheckpointError, match="more than the 268435456 due"):
+        load_checkpoint(path)
+
+
 def test_only_the_policy_needs_only_the_weights(tmp_path: Path) -> None:
     path = save(tmp_path, 4)
     (path / STATE).unlink()

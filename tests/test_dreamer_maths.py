@@ -78,6 +78,7 @@ def test_two_hot_and_decode_are_inverse() -> None:
 def test_two_hot_by_hand() -> None:
     bins = torch.tensor([-2.0, 0.0, 1.0])
     places, weights = two_hot(torch.tensor([-5.0, -0.5, 0.25, 1.0, 9.0]), bins)
+    assert ((weights >= 0) & (weights <= 1)).all()
     dense = torch.zeros(5, 3).scatter_add_(-1, places, weights)
     expected = [[1, 0, 0], [0.25, 0.75, 0], [0, 0.75, 0.25], [0, 0, 1], [0, 0, 1]]
     torch.testing.assert_close(dense, torch.tensor(expected))

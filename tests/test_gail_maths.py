@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from rl_training.algorithms.gail import (
 from rl_training.data.imitation import draw, time_after_ends
 from rl_training.envs.spaces import ActionCodec
 from rl_training.networks.discriminator import Discriminator, SpectralLinear
+from rl_training.runtime.gail_trainer import GAILTrainer
 
 LOG3, LOG4 = math.log(3), math.log(4)
 
@@ -112,6 +115,19 @@ def test_the_gradient_penalty_teaches_the_weights() -> None:
     gradient_penalty(weight.expand(6, 2), 1.0).backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == pytest.approx([4.8, 6.4])
+
+
+def test_the_slope_of_a_network_of_ones_own_is_the_same() -> None:
+    """Through torch, where a layer may be anything, and with gradients for the penalty as well."""
+    made = network(hidden_sizes=(8,))
+    torch.nn.init.normal_(made.output.weight)
+    inputs, found = torch.randn(9, 6), []
+    for kind in (Discriminator, type("Own", (Discriminator,), {})):
+        made.__class__ = kind
+        penalty = gradient_penalty(made.slope(inputs), 1.0)
+        weights = [made.hidden[0].weight, made.output.weight]
+        found.append([penalty.detach(), *torch.autograd.grad(penalty, weights)])
+    torch.testing.assert_close(found[0], found[1])
 
 
 @pytest.mark.parametrize("hidden_sizes", [(), (8,), (8, 5)])
@@ -237,3 +253,20 @@ def test_actions_go_to_model_space_and_back(space: spaces.Space, actions: np.nda
     assert np.allclose(codec.to_env(model), actions, atol=1e-6)
     if isinstance(space, spaces.Box) and np.isfinite(space.low).all():
         assert np.abs(model).max() <= 1
+
+
+@pytest.mark.parametrize("learns", [False, True], ids=["inputs that are fixed", "inputs that are learned"])
+def test_batches_are_encoded_at_once_or_each_when_its_turn_comes(learns: bool) -> None:
+    """What is learned has moved by the time of the second batch, and its graph is gone."""
+    calls: list[list[int]] = []
+
+    def inputs(pairs: Any) -> torch.Tensor:
+        calls.append(pairs["action"].tolist())
+        return torch.from_numpy(pairs["action"])
+
+    trainer: Any = SimpleNamespace(discriminator=SimpleNamespace(learns_inputs=learns), inputs=inputs)
+    batches = [{"action": np.arange(2)}, {"action": np.arange(2) + 7}]
+    encoded = GAILTrainer.encoded(trainer, batches)
+    assert next(encoded).tolist() == [0, 1] and calls == ([[0, 1]] if learns else [[0, 1, 7, 8]])
+    assert next(encoded).tolist() == [7, 8] and len(calls) == (2 if learns else 1)
+    assert list(GAILTrainer.encoded(trainer, [])) == []

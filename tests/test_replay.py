@@ -430,3 +430,27 @@ def test_slots_that_do_not_fit_the_ring_are_refused(edit: Any, message: str) -> 
     edit(state["slots"])
     with pytest.raises(ValueError, match=message):
         two_lanes(0).load_state_dict(state)
+
+
+def test_segments_that_are_lost_or_of_another_size_are_listed_no_more(tmp_path: Path) -> None:
+    store = SegmentStore(tmp_path)
+    names = [f"replay-{number:012d}.safetensors" for number in range(3)]
+    for name in names:
+        store.write(name, {"a": np.arange(5)})
+    assert store.forget_missing() == 0 and list(store.entries) == names
+    (tmp_path / names[0]).unlink()
+    (tmp_path / names[2]).write_bytes(b"less")
+    assert store.forget_missing() == 2 and list(store.entries) == names[1:2]
+
+
+def test_segments_are_read_from_the_store_that_wrote_them_and_from_nowhere_else(tmp_path: Path) -> None:
+    replay = two_lanes(79)
+    replay.store = SegmentStore(tmp_path)
+    state = replay.state_dict()
+    assert state["segments"] == 158 and len(state["slots"]["reward"]) == 2
+    with pytest.raises(ValueError, match="nowhere to read them from"):
+        two_lanes(0).load_state_dict(state)
+    other = two_lanes(0)
+    other.store = replay.store
+    other.load_state_dict(state)
+    assert (other.first, other.last) == (replay.first, replay.last)

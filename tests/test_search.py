@@ -402,6 +402,14 @@ def test_a_root_does_not_know_who_searches_beside_it(kind: str) -> None:
 
 
 @either
+def test_an_action_that_was_never_taken_has_the_value_0(kind: str) -> None:
+    root, recurrent = bandit(torch.zeros(2, 5), torch.full((2, 5), 3.0))
+    result = search_either(kind, root, recurrent, 2)
+    taken = result.visit_counts > 0
+    assert taken.sum() == 4 and (result.q_values[taken] == 3).all() and not result.q_values[~taken].any()
+
+
+@either
 def test_no_gradient_is_kept_and_outputs_may_be_slices(kind: str) -> None:
     root, plain = random_model(4, 3)
     layer = torch.nn.Linear(8, 6).double()

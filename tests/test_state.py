@@ -21,10 +21,10 @@ from torch import nn
 from rl_training.errors import RunError
 from rl_training.state.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
 from rl_training.state.encoding import MAX_DEPTH, Decoder
-from rl_training.state.files import AppendLog, replace_file, write_file
+from rl_training.state.files import AppendLog, make_directory, publish_directory, replace_file, write_file
 from rl_training.state.leaves import NUMPY_DTYPES, TORCH_DTYPES, ObjectState
 from rl_training.state.modules import load_module_state, module_state
-from rl_training.state.run_directory import RunDirectory
+from rl_training.state.run_directory import RunDirectory, changed_keys
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.state.stateful import Stateful
 
@@ -589,6 +589,65 @@ def test_an_append_log_survives_failed_writes_and_is_cut_back(
         log.truncate(1000)
 
 
+def test_a_log_that_was_removed_or_replaced_is_written_again(tmp_path: Path) -> None:
+    """From the file that is still open, with what was not flushed yet; new lines follow."""
+    path = tmp_path / "metrics.jsonl"
+    with AppendLog(path) as log:
+        log.write(b"first\n")
+        log.flush()
+        assert not log.restore(), "it is where it was"
+        path.unlink()
+        log.write(b"second\n")
+        assert log.restore() and path.read_bytes() == b"first\nsecond\n"
+        path.with_name("other").write_bytes(b"of others\n")
+        path.with_name("other").rename(path)
+        assert log.restore() and not log.restore()
+        log.write(b"third\n")
+    assert path.read_bytes() == b"first\nsecond\nthird\n"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["metrics.jsonl"]
+    log.close()  # twice is once
+    assert path.read_bytes() == b"first\nsecond\nthird\n"
+
+
+def test_directories_are_made_with_what_is_missing_above_them(tmp_path: Path) -> None:
+    make_directory(tmp_path / "a" / "b" / "c")
+    make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        make_directory(tmp_path / "file")
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new", "in place of an old one"])
+def test_a_directory_that_cannot_be_published_leaves_the_old_one(
+    old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside, final, rename = tmp_path / "aside", tmp_path / "final", os.rename
+    for folder in (aside, final) if old else (aside,):
+        folder.mkdir()
+        (folder / folder.name).touch()
+
+    def failing(source: Path, target: Path) -> None:
+        if source == aside:
+            raise OSError(28, "No space left on device")
+        rename(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(os, "rename", failing)
+        publish_directory(aside, final)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == (["aside", "final"] if old else ["aside"])
+    publish_directory(aside, final)
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["final", "aside"]
+
+
+def test_in_which_keys_configs_differ() -> None:
+    """As JSON has them; what one of them lacks is off there."""
+    here = {"gamma": 0.9, "sizes": (8, 8), "new": 0, "by": {1: 2}, "lr": 1e-3, "on": True}
+    there = {"gamma": 0.9, "sizes": [8, 8], "old": [], "by": {"1": 2}, "lr": 1e-4, "gone": 3}
+    assert changed_keys(here, there) == ["lr", "on", "gone"]
+    assert changed_keys({"kl": None}, {"kl": 0}) == ["kl"], "both have it"
+
+
 def test_run_directories_are_numbered_when_taken(tmp_path: Path) -> None:
     names = [RunDirectory.create(None, "ppo-ALE/Pong-v5-s1", root=tmp_path).path.name for _ in range(3)]
     assert names == ["ppo-ALE-Pong-v5-s1", "ppo-ALE-Pong-v5-s1-2", "ppo-ALE-Pong-v5-s1-3"]
@@ -642,6 +701,8 @@ def test_the_manifest_says_what_made_the_run(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     written = run.write_manifest({"algo": "ppo", "gamma": 0.99}, threads=2, order="arrival")
     assert run.read_manifest() == written
+    text = run.manifest_path.read_text()
+    assert text == json.dumps(json.loads(text), indent=2) + "\n", "for people to read"
     assert written["config"] == {"algo": "ppo", "gamma": 0.99}
     assert (written["threads"], written["order"], written["format"]) == (2, "arrival", 2)
     assert {"rl-training", "python", "torch", "numpy", "gymnasium"} <= written["versions"].keys()

@@ -215,3 +215,16 @@ def test_stored_latents_are_those_that_were_acted_on() -> None:
         kept = torch.from_numpy(trainer.replay.columns["deter"][batch["lane"], places]).float()
         goes_on = batch["last"][0] == 0
         torch.testing.assert_close(deter[goes_on], kept[goes_on], atol=2e-3, rtol=0)
+
+
+def test_segments_are_read_from_the_store_that_wrote_them_and_from_nowhere_else(tmp_path: Path) -> None:
+    replay = filled(12)
+    replay.store = SegmentStore(tmp_path)
+    state = replay.state_dict()
+    assert state["segments"] == [12, 12] and [len(tail["reward"]) for tail in state["tails"]] == [0, 0]
+    with pytest.raises(ValueError, match="nowhere to read them from"):
+        filled(0).load_state_dict(state)
+    other = filled(0)
+    other.store = replay.store
+    other.load_state_dict(state)
+    assert other.columns["reward"].tolist() == replay.columns["reward"].tolist()

@@ -227,6 +227,44 @@ def test_schedules_by_hand(raw: Any, expected: dict[int, float]) -> None:
     assert all(low <= schedule(step, 100) <= high for step in range(301))
 
 
+@pytest.mark.parametrize(
+    ("raw", "turns", "extremes"),
+    [
+        (0.5, [], (0.5, 0.5)),
+        (LINEAR, [0, 100], (0.2, 1.0)),
+        ({**LINEAR, "start": 0.1, "delay": 20, "steps": 40}, [20, 60], (0.1, 0.2)),
+        ({**LINEAR, "delay": 30}, [30, 100], (0.2, 1.0)),
+        (STAIRS, [0, 100], (2.0**-10, 1.0)),
+        ({**STAIRS, "steps": 20, "delay": 5}, [5, 25], (0.25, 1.0)),
+        ({**STAIRS, "factor": 2}, [0, 100], (1.0, 2.0**10)),
+        ([[10, 1.0], [20, -3.0], [30, 0.5]], [10, 20, 30], (-3.0, 1.0)),
+        ({"type": "step", "points": [[0, 1], [10, 0]], "delay": 20}, [20, 30], (0.0, 1.0)),
+    ],
+)
+def test_where_schedules_turn_and_between_what_they_move(
+    raw: Any, turns: list[int], extremes: tuple[float, float]
+) -> None:
+    schedule = parse_schedule(raw, 0.8)
+    assert (schedule.turns(100), schedule.extremes(100)) == (turns, extremes)
+
+
+def test_the_highest_value_of_a_knob_is_that_of_its_schedule_and_0_if_it_is_off() -> None:
+    knobs = controls.compile_knobs(Fields())
+    assert {name: knob.highest for name, knob in knobs.items()} == {
+        "clip_coef": 0.2,
+        "ent_coef": 0.01,
+        "target_kl": 0.0,
+        "update_epochs": 4,
+    }
+
+
+def test_a_run_of_a_single_step_may_have_a_schedule() -> None:
+    config = {"clip_coef": 0.2, "clip_coef_schedule": "linear", "total_timesteps": 1}
+    assert [resolve("clip_coef", config, step) for step in (0, 1)] == [0.2, 0.0]
+    with pytest.raises(ValueError, match="total_timesteps must be at least 1"):
+        resolve("clip_coef", config | {"total_timesteps": 0}, 0)
+
+
 @pytest.mark.parametrize("kind", ["linear", "cosine", "exponential", "polynomial"])
 def test_the_end_is_the_very_number_written(kind: str) -> None:
     for start, end in [(0.3, 0.1), (0.1, 0.7), (1e-3, 3e-17)]:
