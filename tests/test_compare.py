@@ -277,6 +277,18 @@ def test_report_and_compare_say_which_line_is_damaged_and_work(trained_run, tmp_
     assert cli("compare", "run").stderr == cli("report", "run", "--no-video").stderr == ""
 
 
+def test_runs_with_accepted_damage_are_said(folder):
+    path = Path("runs/a/s1/manifest.json")
+    damage = {"step": 100, "line": 5, "what": "its hash does not match"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"accepted_damage": [damage]}))
+    done = cli("compare", "runs/a")
+    assert done.exit_code == 0
+    assert done.stderr == (
+        "warning: runs/a/s1: resumed at step 100 although line 5 of metrics.jsonl was damaged "
+        "(its hash does not match)\n"
+    )
+
+
 def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path):
     write_run(tmp_path / "run", [1.0, 2.0])
     path = tmp_path / "run/metrics.jsonl"

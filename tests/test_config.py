@@ -214,7 +214,8 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path, shipped: Path) -> None:
-    assert refusal(tmp_path / "gone.yaml") == f"{tmp_path}/gone.yaml: no such file"
+    told = "no such file; `rl-training list` shows the shipped configs"
+    assert refusal(tmp_path / "gone.yaml") == f"{tmp_path}/gone.yaml: {told}"
     assert refusal("toy/cartpol") == "toy/cartpol: no such file; did you mean toy/cartpole?"
     assert refusal(tmp_path) == f"{tmp_path}: is not a file"
     assert "File name too long" in refusal("x" * 5000)

@@ -18,7 +18,7 @@ import torch
 from runs import RUNS, assert_same_run, in_child, small_config
 from test_cli import cli
 
-from rl_training import load_config, load_policy, resume, train
+from rl_training import load_config, load_policy, resume, train, tune
 from rl_training.envs import making, trial, worker_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import LocalLanes
@@ -507,11 +507,16 @@ def test_one_that_breaks_it_later_ends_the_run_with_one_line(name, words, vector
     assert caught.value.__cause__ is None  # nothing of ours is shown
 
 
-def test_a_policy_refuses_an_observation_that_is_not_finite(trained_run):
+def test_a_policy_refuses_an_observation_that_is_not_finite_or_no_number(trained_run):
     policy = load_policy(trained_run("ppo-cartpole"))
     for bad in (np.nan, np.inf):
         with pytest.raises(ValueError, match="observation is not finite"):
             policy.act(np.array([0.0, bad, 0.0, 0.0], np.float32))
+    for words, kind in (([0.0, None, 0.0, 0.0], "object"), (["0", "0", "0", "0"], "<U1")):
+        with pytest.raises(
+            ValueError, match=f"^observation is an array of {kind}, the policy expects numbers$"
+        ):
+            policy.act(np.array(words))
     policy.act(np.zeros(4, np.float32))
 
 
@@ -574,9 +579,13 @@ def test_whatever_trains_or_loads_refuses_to_in_an_import(tmp_path, monkeypatch)
     process = multiprocessing.current_process()
     monkeypatch.setattr(process, "name", "SpawnProcess-1")  # a worker of somebody else's
     monkeypatch.setattr(process, "_inheriting", True, raising=False)
-    for call in (partial(train, config_of("Walk")), partial(load_policy, tmp_path)):
+    space = tmp_path / "space.yaml"
+    space.write_text("gamma: {low: 0.9, high: 0.99}\n")
+    study = partial(tune, config_of("Walk"), space, trials=1, run_dir=tmp_path / "study")
+    for call in (partial(train, config_of("Walk")), partial(load_policy, tmp_path), study):
         with pytest.raises(ConfigError, match="trains while a worker process imports it"):
             call()
+    assert not (tmp_path / "study").exists()
 
 
 def test_local_lanes_name_the_environment_that_raised():

@@ -52,6 +52,35 @@ TOLD = {
     "dqn n_steps=3": "here it is n_step",
     "sac q_lr=1e-3": "here it is learning_rate",
     "sac autotune=true": "here it is ent_coef (auto learns it)",
+    "ppo sde_sample_freq=4": "state-dependent exploration is not here",
+    "sac use_sde_at_warmup=true": "state-dependent exploration is not here",
+    "ppo stats_window_size=100": "here it is log_interval (episodes are averaged between two log lines)",
+    "dqn replay_buffer_class=Mine": "here it is buffer_size (the replay is built in; DQN's is prioritised with",
+    "sac replay_buffer_kwargs={}": "here it is buffer_size (the replay is built in",
+    "dqn optimize_memory_usage=true": "the replay stores each observation once",
+    "ppo rollout_buffer_class=Mine": "rollouts are built in; num_envs and num_steps set their size",
+    "ppo optimizer_class=Adam": "every algorithm has its own optimizer; learning_rate and max_grad_norm are keys",
+    "ppo optimizer_kwargs={}": "every algorithm has its own optimizer",
+    "ppo ortho_init=false": "dense and convolutional layers start orthogonal",
+    "ppo features_extractor_kwargs={}": "here it is image_encoder",
+    "ppo share_features_extractor=true": "here it is shared_trunk",
+    "ppo vec_env_wrapper=Mine": "here it is env_id (register an environment with the wrapper around it",
+    "ppo callback=Mine": "there are no callbacks; eval_interval and checkpoint_interval",
+    "ppo progress_bar=true": "progress is shown by default",
+    "sac action_noise=Mine": "exploration is the algorithm's own: DQN has epsilon, SAC ent_coef",
+    "a2c use_rms_prop=false": "A2C always uses RMSprop",
+    "a2c rms_prop_eps=1e-5": "A2C's RMSprop has 1e-5",
+    "ppo wandb_entity=me": "here it is wandb (the entity is that of the variable WANDB_ENTITY)",
+    "ppo hf_entity=me": "nothing is uploaded",
+    "ppo upload_model=true": "nothing is uploaded; rl-training export",
+    "dqn target_q_update_interval=500": "here it is target_update_interval",
+    "sac policy_frequency=2": "actor and critics learn in the same update; replay_ratio sets how often",
+    "ppo normalize_kwargs={}": "here it is normalize_observations (and normalize_rewards; both take true or false)",
+    "ppo monitor_kwargs={}": "episodes are counted without a monitor",
+    "sac qf_kwargs={}": "here it is hidden_sizes",
+    "ppo num_timesteps=1e6": "here it is total_timesteps",
+    "ppo gradient_steps=1": "algorithms that have it call it replay_ratio",
+    "ppo policy_lr_schedule=linear": "here it is learning_rate_schedule",
 }
 
 
@@ -65,7 +94,7 @@ def said(arguments: list[str], capsys: Any) -> tuple[int, str]:
 @pytest.mark.parametrize("written", TOLD)
 def test_an_argument_of_another_library_leads_to_ours(written: str, capsys: Any) -> None:
     algo, override = written.split(" ", 1)
-    shipped = {"ppo": "ppo/cartpole", "dqn": "dqn/cartpole", "sac": "sac/pendulum"}[algo]
+    shipped = "sac/pendulum" if algo == "sac" else f"{algo}/cartpole"
     code, err = said(["train", shipped, override], capsys)
     key = override.partition("=")[0]
     assert code == 2 and err.startswith(f"error: {override}: {key} is no key of {algo}; {TOLD[written]}")
@@ -80,6 +109,52 @@ def test_hints_name_keys_that_are_there_and_hide_none_that_is() -> None:
         if key != "batch_size":
             assert not any(key in keys for keys in every.values()), key
     assert load_config("dqn/cartpole", batch_size=8).batch_size == 8
+
+
+@pytest.mark.parametrize("part", ["_schedule", "_warmup_steps"])
+def test_a_schedule_of_another_librarys_name_says_what_is_fixed(part: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config("ppo/cartpole", [f"n_steps{part}=1"])
+    told = f"n_steps{part}: here n_steps is num_steps, which is fixed for the whole run; what can move are "
+    assert told in str(refused.value) and "n_epochs" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("ppo/cartpole env_id=cartpole", "did you mean CartPole-v1?"),
+        ("ppo/cartpole env_id=lunarlander-v2", "did you mean LunarLander-v3?"),
+        ("ppo/cartpole algo=PPO", "did you mean ppo?"),
+        ("PPO", "ppo is an algorithm, and its shipped configs are ppo/"),
+        ("dqn", "dqn is an algorithm, and its shipped configs are dqn/acrobot, dqn/cartpole"),
+        ("PPO/CartPole", "did you mean ppo/cartpole?"),
+        ("mine.yml", "did you mean mine.yaml?"),
+        ("nothere.yaml", "no such file; `rl-training list` shows the shipped configs"),
+    ],
+)
+def test_what_is_not_there_gets_a_hint(
+    words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("algo: ppo\nenv_id: CartPole-v1\n")
+    code, err = said(["train", *words.split()], capsys)
+    assert code == 2 and told in err and err.count("\n") == 1
+
+
+def test_check_env_takes_a_class_of_a_file_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(folder)
+    for arguments, told in ((["--help"], "FILE.py:Class"), (["corridor.py:Corridor"], "ok    step")):
+        with pytest.raises(SystemExit):
+            app(["check-env", *arguments], prog_name="rl-training")
+        assert told in capsys.readouterr().out
+
+
+def test_a_field_of_a_config_cannot_be_deleted() -> None:
+    config = load_config("ppo/cartpole")
+    with pytest.raises(ConfigError, match="seed: a config cannot be changed; load_config makes another"):
+        del config.seed
 
 
 def test_resume_with_changes_names_fork(capsys: Any) -> None:
@@ -111,11 +186,11 @@ def test_merge_keys_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_refused_fork_says_in_one_short_line_what_changed(tmp_path: Path) -> None:
     train(small_config("ppo-cartpole", total_timesteps=256), run_dir=tmp_path / "run", quiet=True)
     with pytest.raises(
-        ConfigError, match="hidden_sizes: the state of step-000000000256 does not fit"
+        ConfigError, match=r"^normalize_rewards, hidden_sizes: the state of step-000000000256 does not fit"
     ) as refused:
         fork(
             tmp_path / "run",
-            {"hidden_sizes": [8], "total_timesteps": 512},
+            {"hidden_sizes": [8], "total_timesteps": 512, "normalize_rewards": True, "gamma": 0.9},
             run_dir=tmp_path / "fork",
             quiet=True,
         )

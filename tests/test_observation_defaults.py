@@ -12,6 +12,7 @@ from gymnasium import spaces
 from runs import small_config
 
 from rl_training import load_config, train
+from rl_training.cli import app
 from rl_training.data.normalization import ObservationNormalizer
 from rl_training.data.random_rollout import STEPS, random_observations
 from rl_training.envs.spaces import ActionCodec
@@ -169,6 +170,25 @@ def test_a_run_on_pictures_saves_and_says_what_was_chosen(tmp_path: Path, capsys
     told = "defaults for pictures: hidden_sizes: [], shared_trunk: true, ent_coef: 0.01"
     assert told in capsys.readouterr().out.splitlines()[:3]
     assert not unwritten(saved)
+
+
+@pytest.mark.parametrize(
+    ("override", "shown"),
+    [
+        ("env_id=ALE/Pong-v5", "  ent_coef         0.01\n"),
+        ("env_id=CartPole-v1", "  ent_coef         0  (0.01 on pictures)\n"),
+        ("ent_coef=0.0", "  ent_coef         0\n"),
+    ],
+)
+def test_schedule_shows_what_a_run_on_pictures_would_use(
+    override: str, shown: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes no environment, which would load whatever its id names."""
+    monkeypatch.setattr(gym, "make", None)
+    (tmp_path / "plain.yaml").write_text("algo: ppo\nenv_id: CartPole-v1\n")
+    with pytest.raises(SystemExit) as ended:
+        app(["schedule", str(tmp_path / "plain.yaml"), override], prog_name="rl-training")
+    assert not ended.value.code and shown in capsys.readouterr().out
 
 
 def test_a_config_with_another_seed_keeps_its_defaults_for_pictures():

@@ -1,18 +1,20 @@
 """What guards a run: its config and manifest are checked before it goes on, its directory while it is written to."""
 
+import io
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from runs import assert_same_run, small_config
 from test_cli import cli, refused
 
-from rl_training import resume, train
+from rl_training import fork, resume, train
 from rl_training.config import dump_config, load_config
 from rl_training.errors import ConfigError, RunError, StorageError
-from rl_training.runtime.display import QuietDisplay
-from rl_training.runtime.engine import Engine
+from rl_training.runtime.display import LiveDisplay, QuietDisplay
+from rl_training.runtime.engine import Engine, rounded_up
 from rl_training.state.run_directory import RunDirectory, changed_keys
 
 
@@ -65,7 +67,9 @@ def test_a_config_damaged_before_the_first_checkpoint_is_refused_by_its_key(
     if key is None:
         assert resume(run).metrics["episodes"] > 0
         return
-    with pytest.raises(ConfigError, match=rf"config.yaml: {key} changed.*manifest.json has {key}: "):
+    with pytest.raises(
+        ConfigError, match=rf"config.yaml: {key} changed.*manifest.json has {key}: .*new run$"
+    ):
         resume(run)
     refused(cli("resume", run), f"config.yaml: {key} changed since the run was saved (manifest.json has")
 
@@ -79,6 +83,74 @@ def test_a_fork_and_the_pages_look_at_the_manifest_too(trained_run, tmp_path, mo
         done = cli(*command)
         assert done.exit_code == 0
         assert "warning: run/config.yaml: seed differs from manifest.json" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("seed: 3", "seed: 4", "and change it in a fork: rl-training fork 'my run' seed=4"),
+        ("total_timesteps: 3000", "total_timesteps: 7000", "rl-training fork 'my run' total_timesteps=7000"),
+        ("activation: tanh", "activation: relu", "put it back, or train a new run"),
+    ],
+)
+def test_an_edited_config_of_a_run_with_checkpoints_names_fork(
+    before, after, told, trained_run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained_run("ppo-cartpole"), "my run")
+    edit(Path("my run/config.yaml"), before, after)
+    refused(cli("resume", "my run"), told)
+
+
+@pytest.mark.parametrize("call", ["train", "resume", "fork"])
+def test_a_panel_is_taken_down_when_a_run_ends_by_an_exception(call, run, trained_run, tmp_path, monkeypatch):
+    def fail(engine):
+        assert display.live.is_started
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Engine, "_iterate", fail)
+    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, _environ={}))
+    calls = {
+        "train": lambda: train(small_config("ppo-cartpole"), run_dir=tmp_path / "new", display=display),
+        "resume": lambda: resume(run, display=display),
+        "fork": lambda: fork(
+            trained_run("ppo-cartpole"), {"total_timesteps": 4000}, run_dir=tmp_path / "fork", display=display
+        ),
+    }
+    with pytest.raises(RuntimeError, match="planted"):
+        calls[call]()
+    assert not display.live.is_started
+
+
+class Messages(QuietDisplay):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def message(self, text):
+        self.told.append(text)
+
+
+def test_a_run_says_where_it_ends_when_its_steps_are_no_whole_iterations(monkeypatch, tmp_path):
+    def all_at_once(engine):
+        engine.progress.steps = 10**6
+
+    monkeypatch.setattr(Engine, "_iterate", all_at_once)
+    told = {}
+    for total in (256, 300):
+        display = Messages()
+        train(
+            small_config("ppo-cartpole", total_timesteps=total),
+            run_dir=tmp_path / str(total),
+            display=display,
+        )
+        told[total] = [text for text in display.told if text.startswith("total_timesteps")]
+    assert told == {
+        256: [],
+        300: ["total_timesteps 300 is rounded up to 384: an iteration has 128 steps"],
+    }
+    config = small_config("ppo-cartpole", total_timesteps=300)
+    assert rounded_up(config, 384) == []
+    assert rounded_up(config, 200) == ["total_timesteps 300 is rounded up to 328: an iteration has 128 steps"]
 
 
 def test_values_that_json_changes_are_no_difference(tmp_path):

@@ -14,9 +14,10 @@ from test_cli import cli, refused
 from rl_training import load_config, train
 from rl_training.config import YOUNGER, as_begun
 from rl_training.errors import RunError, UserError
+from rl_training.runtime import seeds as experiments
 from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.seeds import SeedRun, _hear, _identity, go_on, open_experiment, parse_seeds, seeded
-from rl_training.runtime.seeds_display import QuietSeeds
+from rl_training.runtime.seeds_display import LiveSeeds, PlainSeeds, QuietSeeds
 from rl_training.runtime.workflows import refuse_other_config
 from rl_training.state.run_directory import directory_name
 
@@ -187,6 +188,21 @@ def test_a_seed_that_fails_is_said_and_does_not_stop_the_others(tmp_path, monkey
     assert "failed  runs/ppo-CartPole-v1-seeds/s2  runs/ppo-CartPole-v1-seeds/s2: is not empty" in done.stdout
     assert "of 1 runs" in done.stdout
     assert os.listdir(folder / "s2") == ["thesis.tex"]
+
+
+def test_the_first_lines_say_what_a_single_run_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(experiments, "_run_all", lambda *_: None)
+    picture = dict(env_id="probe/Bright-v0", env_kwargs={"shape": [12, 12, 3], "dtype": "uint8"})
+    config = load_config(dict(algo="ppo", total_timesteps=100, num_envs=2, num_steps=8, **picture))
+    for display in (PlainSeeds(), LiveSeeds(), QuietSeeds()):
+        experiments.train_seeds(config, [1], run_dir=tmp_path / "all", display=display)
+        said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        first = [
+            "defaults for pictures: hidden_sizes: [], shared_trunk: true, ent_coef: 0.01",
+            "encoder: NatureCNN for observation 12×12×3 uint8",
+            "total_timesteps 100 is rounded up to 112: an iteration has 16 steps",
+        ]
+        assert [line for line in said if line in first] == ([] if type(display) is QuietSeeds else first)
 
 
 def test_what_every_seed_warns_of_is_said_once(capsys):

@@ -14,15 +14,19 @@ from runs import TINY_DREAMER, small_config
 
 from rl_training import train
 from rl_training.config import load_run_config
+from rl_training.data.normalization import ObservationNormalizer
 from rl_training.networks.encoders import (
     Flat,
     NatureCNN,
     SmallCNN,
+    brightest,
     encoder_lines,
     has_channels_last,
     is_image,
     make_encoder,
     make_inputs,
+    picture_shape,
+    without_small_pictures,
 )
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.display import PlainDisplay
@@ -123,6 +127,8 @@ def test_scalezero_learns_from_small_pictures() -> None:
         ((10, 10, 4), np.bool_, SmallCNN),
         ((4, 10, 10), np.float32, SmallCNN),
         ((5, 5, 2), np.int64, SmallCNN),
+        ((7, 7, 20), np.uint8, SmallCNN),
+        ((20, 7, 7), np.bool_, SmallCNN),
         ((12, 12, 3), np.uint8, NatureCNN),
         ((4, 84, 84), np.uint8, NatureCNN),
         ((84, 84, 3), np.float32, NatureCNN),
@@ -141,6 +147,31 @@ def test_channels_are_the_smaller_end_and_last_in_planes_that_are_as_deep_as_wid
     assert not has_channels_last(spaces.Box(0, 255, (4, 84, 84), np.uint8))
     assert not has_channels_last(spaces.Box(0, 1, (2, 3, 3), np.float32))
     assert not is_image(spaces.Box(0, 1, (3, 3), np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.bool_, np.float32])
+def test_beside_two_equal_sides_the_third_is_the_channels_however_many(dtype: Any) -> None:
+    for shape, channels, last in (((7, 7, 20), 20, True), ((20, 7, 7), 20, False), ((12, 12, 16), 16, True)):
+        space = spaces.Box(0, 1, shape, dtype)
+        assert (picture_shape(space)[0], has_channels_last(space)) == (channels, last)
+    before = without_small_pictures(spaces.Box(0, 255, (12, 12, 16), np.uint8))
+    assert picture_shape(before) == (12, 12, 16)  # as runs from before small pictures have it
+
+
+def test_numbers_with_the_bounds_of_bytes_are_scaled_like_bytes() -> None:
+    for dtype in (np.float32, np.int64):
+        for shape in ((36, 36, 1), (7, 7, 1)):
+            torch.manual_seed(0)
+            one = make_inputs(spaces.Box(0, 255, shape, np.uint8), "nature")
+            torch.manual_seed(0)
+            other = make_inputs(spaces.Box(0, 255, shape, dtype), "nature")
+            picture = torch.randint(256, (2, *shape), dtype=torch.uint8)
+            torch.testing.assert_close(
+                other(picture.to(torch.from_numpy(np.zeros(0, dtype)).dtype)), one(picture)
+            )
+            assert not ObservationNormalizer(spaces.Box(0, 255, shape, dtype)).does_something
+    assert brightest(spaces.Box(0, 10, (36, 36, 1), np.float32)) == 1
+    assert brightest(without_small_pictures(spaces.Box(0, 255, (36, 36, 1), np.float32))) == 1
 
 
 def test_codes_of_a_small_picture_stay_apart_and_bits_stay_bits() -> None:

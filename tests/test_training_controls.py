@@ -376,7 +376,16 @@ def test_controls_import_neither_torch_nor_pydantic() -> None:
 BASE = dict(env_id="CartPole-v1", total_timesteps=10_000, num_envs=2, num_steps=64)
 # What a config says -> the key that is warned of, and words of the warning.
 IDLE: list[tuple[dict[str, Any], str, str]] = [
-    (dict(learning_rate_warmup_steps=20_000), "learning_rate_warmup_steps", "only gets to 50% of its value"),
+    (
+        dict(learning_rate_warmup_steps=20_000),
+        "learning_rate_warmup_steps",
+        "above 0.000125 (without the warm-up: 0.00025)",
+    ),
+    (
+        dict(learning_rate=1e-3, learning_rate_schedule="linear", learning_rate_warmup_steps=20_000),
+        "learning_rate_warmup_steps",
+        "learning_rate never gets above 0.000125 (without the warm-up: 0.001)",
+    ),
     (dict(ent_coef=0, ent_coef_schedule="linear"), "ent_coef_schedule", "ent_coef stays 0"),
     (dict(entropy_coef=0, entropy_coef_warmup_steps=100), "ent_coef_warmup_steps", "ent_coef is 0"),
     (dict(target_kl=None, target_kl_warmup_steps=100), "target_kl_warmup_steps", "target_kl is off"),

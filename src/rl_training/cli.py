@@ -309,8 +309,9 @@ def schedule(
     from rl_training.config import load_config
     from rl_training.reporting import schedule_plot
     from rl_training.runtime.controls import idle_knobs
+    from rl_training.runtime.picture_defaults import with_picture_defaults
 
-    checked = load_config(config, overrides or ())
+    checked = with_picture_defaults(load_config(config, overrides or ()), by_id_alone=True)
     for text in idle_knobs(checked):
         print(f"warning: {printable_line(text)}", file=sys.stderr)
     if png is not None:  # first, so that what goes wrong with it is not lost below the text
@@ -322,7 +323,9 @@ def schedule(
 
 @app.command("check-env")
 def check_env(
-    env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="A registered id, or module:EnvId.")],
+    env_id: Annotated[
+        str, typer.Argument(metavar="ENV_ID", help="A registered id, module:EnvId or FILE.py:Class.")
+    ],
     env_kwargs: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Arguments of the environment.")
     ] = None,

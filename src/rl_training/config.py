@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 
 from rl_training.config_text import KeyPath, parse_yaml, plain, read_text, to_yaml
 from rl_training.errors import ConfigError, did_you_mean
-from rl_training.foreign_names import hint_for
+from rl_training.foreign_names import elsewhere, hint_for, our_name
 from rl_training.registry import (
     ALGORITHMS,
     algorithms_with,
@@ -166,10 +166,18 @@ class Config(BaseModel):
             f"{name}: a config cannot be changed; make another with load_config(config, {name}={_show(value)})"
         )
 
+    def __delattr__(self, name: str) -> None:
+        raise ConfigError(f"{name}: a config cannot be changed; load_config makes another")
+
     @property
     def env_name(self) -> str:
         """The environment in a word, for the name of a run's directory and for headings."""
         return re.sub(r"(?:.*/)?([^/]+)\.py:", r"\1-", self.env_id)
+
+    @classmethod
+    def kept_by_forks(cls) -> frozenset[str]:
+        """The fields of `laid_out_by`, of this class and of all its bases."""
+        return frozenset(name for kind in cls.__mro__ for name in vars(kind).get("laid_out_by", ()))
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -268,8 +276,8 @@ def fold(config_class: type[Config], data: Mapping[str, Any]) -> dict[str, str]:
 def _unknown_key(config_class: type[Config], key: str) -> str:
     algo = config_class.model_fields["algo"].default
     reader = algo if isinstance(algo, str) else config_class.__name__
-    hint = hint_for(key, config_class.model_fields)
-    if hint:
+    fields = config_class.model_fields
+    if hint := hint_for(key, fields):
         return f"{key} is no key of {reader}; {hint}"
     knob = split_key(key)
     if knob is not None:
@@ -277,12 +285,18 @@ def _unknown_key(config_class: type[Config], key: str) -> str:
     others = [name for name in algorithms_with(key) if name != algo]
     if others:
         return f"{key} belongs to {', '.join(others)}, not to {reader}"
-    fields = config_class.model_fields
     for part in (SCHEDULE, WARMUP):
-        name = key.removesuffix(part)
-        if name != key and name in fields:
-            knobs = ", ".join(field for field in fields if field + part in fields)
-            return f"{key}: {name} is fixed for the whole run; what can move are {knobs}"
+        written = key.removesuffix(part)
+        name = our_name(written, fields) or written
+        if written == key or name not in fields:
+            continue
+        if name + part in fields:
+            return f"{key} is no key of {reader}; here it is {name}{part}"
+        called = name if name == written else f"here {written} is {name}, which"
+        knobs = ", ".join(field for field in fields if field + part in fields)
+        return f"{key}: {called} is fixed for the whole run; what can move are {knobs}"
+    if elsewhere(key):
+        return f"{key} is no key of {reader}; algorithms that have it call it {elsewhere(key)}"
     return f"unknown key {key!r}{did_you_mean(key, accepted_keys(config_class))}"
 
 
@@ -481,7 +495,18 @@ def _find(source: str, folder: Path) -> Path:
         return shipped_config_path(source)
     if path.exists():
         raise ConfigError(f"{path}: is not a file")
-    raise ConfigError(f"{path}: no such file{did_you_mean(source, shipped_configs())}")
+    raise ConfigError(f"{path}: no such file{_instead_of(source, path)}")
+
+
+def _instead_of(source: str, path: Path) -> str:
+    """What may be meant by a config that is not there."""
+    algo = source.lower()
+    if algo in ALGORITHMS:
+        own = ", ".join(name for name in shipped_configs() if name.startswith(f"{algo}/"))
+        return f"; {algo} is an algorithm, and its shipped configs are {own}"
+    beside = [each.name for each in path.parent.glob("*.yaml")]
+    hint = did_you_mean(path.name, beside) or did_you_mean(source, shipped_configs())
+    return hint or "; `rl-training list` shows the shipped configs"
 
 
 def _read_layers(path: Path, children: tuple[Path, ...]) -> list[Layer]:

@@ -151,13 +151,15 @@ def add_extra(extra: str) -> str:
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """`"; did you mean X?"` for the candidate nearest to a misspelt word, or "" when none is near.
 
-    Near means few slips of the hand for the length of the word, or else that the candidate contains it.
+    Near means few slips of the hand for the length of the word, or else that the candidate contains it; capitals and
+    small letters are the same.
     """
+    word = word.lower()
     letters = _letters(word)
 
     def at_least(candidate: str) -> int:
         """A number of slips that is quick to count and never too high."""
-        others = _letters(candidate)
+        others = _letters(candidate.lower())
         missing, added = (letters & ~others).bit_count(), (others & ~letters).bit_count()
         return max(missing, added, abs(len(word) - len(candidate)))
 
@@ -166,10 +168,10 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     for candidate in candidates:
         if slips == 1 or at_least(candidate) >= slips:
             break
-        if (found := _slips(word, candidate)) < slips:
+        if (found := _slips(word, candidate.lower())) < slips:
             nearest, slips = candidate, found
     if not nearest and len(word) > 2:
-        nearest = next((candidate for candidate in candidates if word in candidate), "")
+        nearest = next((candidate for candidate in candidates if word in candidate.lower()), "")
     return f"; did you mean {nearest}?" if nearest else ""
 
 

@@ -22,6 +22,12 @@ _ATARI = ("frame_stack", "frame_skip", "noop_max", "terminal_on_life_loss", "sti
 _EPSILON = Hint(
     ("epsilon",), "epsilon_schedule: {type: linear, start: 1.0, end: 0.05, steps: N} lets it fall"
 )
+_SDE = Hint((), "state-dependent exploration is not here; log_std_init sets the spread of the noise")
+_WRAPPER = Hint(("env_id",), "register an environment with the wrapper around it and name that")
+_REPLAY = Hint(("buffer_size",), "the replay is built in; DQN's is prioritised with prioritized: true")
+_OPTIMIZER = Hint((), "every algorithm has its own optimizer; learning_rate and max_grad_norm are keys")
+_NOT_UPLOADED = Hint((), "nothing is uploaded; rl-training export writes a policy to a file")
+_ROLLOUTS = Hint((), "rollouts are built in; num_envs and num_steps set their size")
 _ROLLOUT = "a minibatch has num_envs * num_steps / num_minibatches transitions"
 
 HINTS: dict[str, Hint] = {
@@ -49,7 +55,11 @@ HINTS: dict[str, Hint] = {
     "features_extractor_class": Hint(("image_encoder",)),
     "env": Hint(("env_id",)),
     "gym_id": Hint(("env_id",)),
-    "env_wrapper": Hint(("env_id",), "register an environment with the wrapper around it and name that"),
+    "env_wrapper": _WRAPPER,
+    "vec_env_wrapper": _WRAPPER,
+    "monitor_kwargs": Hint(
+        (), "episodes are counted without a monitor; the environment itself gets env_kwargs"
+    ),
     **{name: Hint((), f"a setting of the environment: env_kwargs: {{{name}: ...}}") for name in _ATARI},
     "train_freq": Hint(("train_frequency",)),
     "gradient_steps": Hint(("replay_ratio",), "updates per environment step"),
@@ -61,7 +71,9 @@ HINTS: dict[str, Hint] = {
     "end_e": _EPSILON,
     "autotune": Hint(("ent_coef",), "auto learns it"),
     "alpha": Hint(("ent_coef",), "auto learns it, a number fixes it"),
-    "use_sde": Hint((), "state-dependent exploration is not here; log_std_init sets the spread of the noise"),
+    "use_sde": _SDE,
+    "sde_sample_freq": _SDE,
+    "use_sde_at_warmup": _SDE,
     "cuda": Hint(("device",), "cpu, cuda or cuda:N"),
     "torch_deterministic": Hint((), "every run is deterministic; leave it out"),
     "verbose": Hint((), "--quiet shows warnings only"),
@@ -74,6 +86,32 @@ HINTS: dict[str, Hint] = {
     "eval_freq": Hint(("eval_interval",)),
     "n_eval_episodes": Hint(("eval_episodes",)),
     "save_freq": Hint(("checkpoint_interval",)),
+    "num_timesteps": Hint(("total_timesteps",)),
+    "normalize_kwargs": Hint(("normalize_observations",), "and normalize_rewards; both take true or false"),
+    "qf_kwargs": _NETWORK,
+    "features_extractor_kwargs": Hint(("image_encoder",)),
+    "share_features_extractor": Hint(("shared_trunk",)),
+    "ortho_init": Hint((), "dense and convolutional layers start orthogonal; leave it out"),
+    "optimizer_class": _OPTIMIZER,
+    "optimizer_kwargs": _OPTIMIZER,
+    "use_rms_prop": Hint((), "A2C always uses RMSprop"),
+    "rms_prop_eps": Hint((), "A2C's RMSprop has 1e-5; IMPALA has optimizer_epsilon"),
+    "replay_buffer_class": _REPLAY,
+    "replay_buffer_kwargs": _REPLAY,
+    "optimize_memory_usage": Hint((), "the replay stores each observation once; leave it out"),
+    "rollout_buffer_class": _ROLLOUTS,
+    "rollout_buffer_kwargs": _ROLLOUTS,
+    "action_noise": Hint((), "exploration is the algorithm's own: DQN has epsilon, SAC ent_coef"),
+    "target_q_update_interval": Hint(("target_update_interval",)),
+    "policy_frequency": Hint((), "actor and critics learn in the same update; replay_ratio sets how often"),
+    "callback": Hint(
+        (), "there are no callbacks; eval_interval and checkpoint_interval set when a run does these"
+    ),
+    "progress_bar": Hint((), "progress is shown by default; --quiet hides it"),
+    "stats_window_size": Hint(("log_interval",), "episodes are averaged between two log lines"),
+    "wandb_entity": Hint(("wandb",), "the entity is that of the variable WANDB_ENTITY"),
+    "hf_entity": _NOT_UPLOADED,
+    "upload_model": _NOT_UPLOADED,
     "num_iterations": Hint(("total_timesteps",), "a run is measured in steps"),
 }
 
@@ -83,9 +121,17 @@ def hint_for(key: str, fields: Collection[str]) -> str:
     hint = HINTS.get(key)
     if hint is None:
         return ""
-    ours = next((name for name in hint.keys if name in fields), None)
-    if ours is None and hint.keys:
-        return ""
+    ours = our_name(key, fields)
     if ours is None:
-        return hint.note
+        return "" if hint.keys else hint.note
     return f"here it is {ours}" + (f" ({hint.note})" if hint.note else "")
+
+
+def our_name(key: str, fields: Collection[str]) -> str | None:
+    """The key of ours that another library's name means, if these fields have it."""
+    return next((name for name in HINTS.get(key, Hint()).keys if name in fields), None)
+
+
+def elsewhere(key: str) -> str:
+    """What another library's name is called in configs that have it; "" if it is nobody's."""
+    return next(iter(HINTS.get(key, Hint()).keys), "")

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.algorithms.masking import MASK
-from rl_training.networks.encoders import is_image
+from rl_training.networks.encoders import brightest, is_image
 from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
 
@@ -47,7 +47,7 @@ class RunningMoments(Stateful):
 
 
 class ObservationNormalizer(Stateful):
-    """(obs - mean) / std, clipped to ±10, for every array of numbers; bits, choices, masks and pictures of bytes pass.
+    """(obs - mean) / std, clipped to ±10, for every array of numbers; bits, choices, masks and pixels of 0 to 255 pass.
 
     The statistics move only in `update`, which a trainer calls once an iteration, after the weights have
     moved: acting and learning see one rollout through the same statistics, and evaluation sees them frozen.
@@ -61,8 +61,8 @@ class ObservationNormalizer(Stateful):
         }
         self.moments: RunningMoments | None = None
         if isinstance(space, spaces.Box) and space.dtype.kind in "fiu":
-            bytes_of_a_picture = is_image(space) and space.dtype == "uint8"
-            self.moments = None if bytes_of_a_picture else RunningMoments(space.shape)
+            scaled_by_its_encoder = is_image(space) and brightest(space) != 1
+            self.moments = None if scaled_by_its_encoder else RunningMoments(space.shape)
 
     @property
     def does_something(self) -> bool:

@@ -170,8 +170,8 @@ def make_lanes(
 
 def _nearest(env_id: str) -> str:
     """The newest version of the environment meant, or else the id spelled most like it."""
-    name = env_id.rsplit("-v", 1)[0]
-    versions = [spec for spec in gym.registry.values() if spec.version and spec.id.rsplit("-v", 1)[0] == name]
+    name = env_id.rsplit("-v", 1)[0].lower()
+    versions = [spec for spec in gym.registry.values() if spec.id.rsplit("-v", 1)[0].lower() == name]
     if versions:
         return f"; did you mean {max(versions, key=lambda spec: spec.version or 0).id}?"
     return did_you_mean(env_id, gym.registry)

@@ -80,8 +80,11 @@ def is_small_image(space: spaces.Space[Any]) -> bool:
 
 
 def has_channels_last(space: spaces.Space[Any]) -> bool:
-    """Channels stand first (stacked frames) or last (pictures): the smaller end is the channels."""
-    first, *_, last = space.shape or (0,)
+    """Channels stand first (stacked frames) or last (pictures): beside two equal sides, or else the smaller end."""
+    first, middle, last = space.shape or (0, 0, 0)
+    square = (first == middle) != (middle == last)
+    if square and not isinstance(space, PlainBox):
+        return first == middle
     # As many channels as pixels a side: planes of a game, which have them last.
     return last < first or (last == first and space.dtype != "uint8")
 
@@ -91,6 +94,16 @@ def picture_shape(space: spaces.Space[Any]) -> tuple[int, int, int]:
     assert space.shape is not None
     first, middle, last = space.shape
     return (last, first, middle) if has_channels_last(space) else (first, middle, last)
+
+
+def brightest(space: spaces.Space[Any]) -> int:
+    """The number that stands for 1 in a picture: 255 for bytes, and for other numbers with the bounds of bytes."""
+    bounded_like_bytes = (
+        isinstance(space, spaces.Box)
+        and not isinstance(space, PlainBox)
+        and bool((space.low == 0).all() and (space.high == 255).all())
+    )
+    return 255 if space.dtype == "uint8" or bounded_like_bytes else 1
 
 
 def observed(space: spaces.Space[Any]) -> str:
@@ -175,7 +188,7 @@ class OneHot(Inputs):
 
 
 class ImageInputs(Inputs):
-    """Convolutions and a dense layer; bytes are scaled to [0, 1] here and nowhere else, other numbers are kept."""
+    """Convolutions and a dense layer; pixels of 0 to 255 are scaled to [0, 1] here and nowhere else."""
 
     transient = ("first", "alternating", "scale")
 
@@ -183,7 +196,7 @@ class ImageInputs(Inputs):
         super().__init__()
         assert space.shape is not None
         self.channels_last = has_channels_last(space)
-        self.scale = 1 / 255 if space.dtype == "uint8" else 1.0
+        self.scale = 1 / brightest(space)
         channels, height, width = picture_shape(space)
         self.convolutions = nn.Sequential(*self.layers(channels, min(height, width)))
         self.first = Shortcut(self.convolutions, plain_first)

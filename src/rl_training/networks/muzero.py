@@ -21,6 +21,7 @@ from rl_training.algorithms.muzero import decode, scale_latent
 from rl_training.networks.encoders import (
     ACTIVATIONS,
     ResidualBlock,
+    brightest,
     has_channels_last,
     is_image,
     is_small_image,
@@ -153,7 +154,7 @@ class FrameRepresentation(nn.Module):
         super().__init__()
         assert space.shape is not None
         self.channels_last = has_channels_last(space)
-        self.scale = 255 if space.dtype == "uint8" else 1
+        self.scale = brightest(space)
         self.sees = f"observation {observed(space)}"
         inputs, stride = picture_shape(space)[0], 1 if is_small_image(space) else 2
         layers: list[nn.Module] = []

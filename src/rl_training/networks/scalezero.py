@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.muzero import decode
 from rl_training.algorithms.scalezero import interleave, normalised
-from rl_training.networks.encoders import is_image, make_encoder, orthogonal
+from rl_training.networks.encoders import brightest, is_image, make_encoder, orthogonal
 from rl_training.networks.transformer import BlockWeights, Transformer
 
 NOT_THERE = -1e9  # the logit of an action that a task has not
@@ -92,7 +92,8 @@ class ScaleZeroNetwork(nn.Module):
         self.encoders, places, kinds = nn.ModuleList(), [], {}
         for space in observation_spaces:
             # Pictures of one size share an encoder; what the numbers of a vector mean differs from task to task.
-            kind = f"{space.shape} {space.dtype}" if is_image(space) else f"own {len(self.encoders)}"
+            same = f"{space.shape} {space.dtype} {brightest(space)}"
+            kind = same if is_image(space) else f"own {len(self.encoders)}"
             if kind not in kinds:
                 kinds[kind] = len(self.encoders)
                 encoder, width = make_encoder(space, hidden_sizes, activation, image_encoder)

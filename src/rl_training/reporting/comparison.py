@@ -130,6 +130,9 @@ def compare(
 
     `labels` are names for the runs at a path or inside of it. Runs of different labels are different methods.
     """
+    for record in records:
+        for text in record.accepted_damage:
+            warn(f"{record.path}: {text}")
     by_task: dict[str, dict[tuple[str, str], list[Record]]] = {}
     names = _task_names(records)
     for record in records:

@@ -6,7 +6,7 @@ still be looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from rl_training.reporting.columns import Columns, Curve
 from rl_training.runtime.controls import find_control
 from rl_training.state import chain, checkpoints
 from rl_training.state.formats import FIRST_COVERED
-from rl_training.state.run_directory import RunDirectory, changed_keys
+from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory, changed_keys
 
 SCORE = "eval/mean_return"
 SHOWN_WITH_SPREAD = (SCORE, "eval/std_return", "episode_return", "episode_return_std")
@@ -44,8 +44,23 @@ class Record(NamedTuple):
     def finished(self) -> bool:
         return self.steps >= self.config["total_timesteps"]
 
+    @property
+    def accepted_damage(self) -> list[str]:
+        """What a user went on in spite of, in words, for each time."""
+        return [
+            f"resumed at step {each.get('step')} although line {each.get('line')} of metrics.jsonl was damaged "
+            f"({each.get('what')})"
+            for each in entries(self.manifest, ACCEPTED_DAMAGE)
+        ]
+
     def curve(self, name: str) -> Curve:
         return self.metrics.curve(name)
+
+
+def entries(manifest: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """A list of mappings in a manifest, whatever else stands there."""
+    found = manifest.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def read_run(

@@ -20,10 +20,10 @@ from rl_training.registry import shipped_configs
 from rl_training.reporting.columns import Curve
 from rl_training.reporting.page import Chart, Page, Series, write_page
 from rl_training.reporting.policy_pictures import add_policy
-from rl_training.reporting.records import SCORE, Log, Record, Warn, knob_names, read_run
+from rl_training.reporting.records import SCORE, Log, Record, Warn, entries, knob_names, read_run
 from rl_training.reporting.timing import Timing
 from rl_training.runtime.display import duration, number
-from rl_training.runtime.workflows import ACCEPTED_DAMAGE, RESUMED_ELSEWHERE
+from rl_training.runtime.workflows import RESUMED_ELSEWHERE
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
 
@@ -101,11 +101,8 @@ def add_damage(page: Page, record: Record) -> None:
     """What is wrong with the log, and what a user went on in spite of."""
     if record.damage:
         page.text(f"Damaged: {record.damage}.")
-    for each in _entries(record.manifest, ACCEPTED_DAMAGE):
-        page.text(
-            f"Resumed at step {each.get('step')} although line {each.get('line')} of metrics.jsonl was damaged "
-            f"({each.get('what')})."
-        )
+    for text in record.accepted_damage:
+        page.text(f"This run was {text}.")
 
 
 def facts(record: Record, timing: Timing) -> Iterator[tuple[str, str]]:
@@ -296,14 +293,14 @@ def add_origin(page: Page, record: Record) -> None:
             rows.append((name.replace("_", " "), str(manifest[name])))
     if _mapping(manifest, "environment"):
         rows.append(("environment", to_yaml(manifest["environment"])))
-    for each in _entries(manifest, RESUMED_ELSEWHERE):
+    for each in entries(manifest, RESUMED_ELSEWHERE):
         rows.append(
             (f"resumed at step {each.get('step')}, made with", ", ".join(map(str, each.get("changed", ()))))
         )
     rows.append(("run", str(record.path)))
     page.heading("Made with")
     page.table(("what", "which"), rows)
-    lineage = _entries(manifest, "lineage")
+    lineage = entries(manifest, "lineage")
     if lineage:
         page.text("Forked from, nearest first:")
         page.table(
@@ -313,11 +310,6 @@ def add_origin(page: Page, record: Record) -> None:
                 for each in lineage
             ],
         )
-
-
-def _entries(manifest: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = manifest.get(name)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _mapping(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

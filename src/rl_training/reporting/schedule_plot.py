@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rl_training.errors import UserError, add_extra
 from rl_training.runtime.controls import Controls
+from rl_training.runtime.picture_defaults import unwritten
 from rl_training.terminal import printable_line
 
 COLUMNS, ROWS = 64, 5
@@ -52,9 +53,11 @@ def draw_text(config: Any) -> str:
     if still:
         width = max(len(curve.name) for curve in still)
         lines += ["", "constant"]
+        on_pictures = unwritten(config)
         for curve in still:
             value = curve.values[0]
-            lines.append(f"  {curve.name:<{width}}  {'off' if value is None else f'{value:.4g}'}")
+            other = f"  ({on_pictures[curve.name]:.4g} on pictures)" if curve.name in on_pictures else ""
+            lines.append(f"  {curve.name:<{width}}  {'off' if value is None else f'{value:.4g}'}{other}")
     return "\n".join(map(printable_line, lines))
 
 

@@ -407,6 +407,9 @@ def _idle_warmup(name: str, knob: Knob) -> str:
     if knob.control.limit:
         return f"{name} begins close to 0, so that almost nothing is learned at first; warm up learning_rate"
     if knob.warmup_steps > knob.total:
-        share = knob.total / knob.warmup_steps
-        return f"longer than the run of {knob.total:,} steps, so {name} only gets to {share:.0%} of its value"
+        reached = max(knob(knob.total * part // 100) or 0 for part in range(101))
+        return (
+            f"longer than the run of {knob.total:,} steps, so {name} never gets above {reached:.3g} "
+            f"(without the warm-up: {max(knob.values):.3g})"
+        )
     return ""

@@ -136,7 +136,7 @@ class Engine:
                 self.trackers.start(config, self.run)
             with stop_signals() as stop:
                 self.display.start(config, self.run.path, progress.steps, total)
-                for line in self.trainer.encoders():
+                for line in (*self.trainer.encoders(), *rounded_up(config, progress.steps)):
                     self.display.message(line)
                 while progress.steps < total and stop.number is None:
                     self._iterate()
@@ -147,8 +147,10 @@ class Engine:
             fault.step, fault.going_on = progress.steps, self._going_on()
             raise
         finally:
-            self._close()
-        self.display.finish(progress.latest)
+            try:
+                self._close()
+            finally:  # a panel that is left running would catch what is printed later
+                self.display.finish(progress.latest)
         assert self.last_good is not None
         interrupted = stop.number if progress.steps < total else None
         sampled = config.samples_evaluations
@@ -319,6 +321,15 @@ class Engine:
                 else "no checkpoint was written yet"
             )
             raise StorageError(f"cannot write to {self.run.path}: {error}; {left}") from error
+
+
+def rounded_up(config: Config, steps: int = 0) -> list[str]:
+    """A line that says where a run at this step will end, unless it is at `total_timesteps` exactly."""
+    per, total = config.steps_per_iteration, config.total_timesteps
+    end = steps + -(-(total - steps) // per) * per
+    if end <= total or steps >= total:
+        return []
+    return [f"total_timesteps {total:,} is rounded up to {end:,}: an iteration has {per:,} steps"]
 
 
 def resume_command(config: Config, run_dir: Path) -> str:

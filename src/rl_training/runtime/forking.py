@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rl_training.config import Config, load_run_config
-from rl_training.errors import CheckpointError, ConfigError, RunError
+from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.display import Display, QuietDisplay, script_display
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.workflows import (
-    ACCEPTED_DAMAGE,
     begin_run,
     begun_with,
     check_log,
@@ -29,7 +28,7 @@ from rl_training.runtime.workflows import (
 )
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.restoring import taking_over
-from rl_training.state.run_directory import RunDirectory
+from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
 from rl_training.trust import refuse_untrusted
 
 
@@ -78,19 +77,19 @@ def fork_until_stopped(
     manifest = parent.read_manifest()
     old = load_run_config(parent.config_path)
     with taking_over(path):
-        refuse_changed_config(old, saved_config(tree["policy"]), path.name)
+        refuse_changed_config(old, saved_config(tree["policy"]), parent, path.name)
         step = int(tree["progress"]["steps"])
     config = load_run_config(parent.config_path, overrides)
     changes = _changes(old, config)
     refuse_untrusted(config, trust, own=changes)
-    refuse_changed_config(old, begun_with(parent, manifest), "manifest.json")
+    refuse_changed_config(old, begun_with(parent, manifest), parent, "manifest.json")
     threads, _ = check_manifest(manifest, old, display)
     _refuse_what_cannot_change(config, changes, step, path)
     with taking_over(path):
         damage = check_log(parent, tree, display, accept=accept_damaged_log)
 
     engine = Engine(make_trainer(config), config, parent, display)
-    with taking_over(path, changes):
+    with taking_over(path, _not_fitting(parent, changes, path, tree)):
         engine.restore(path, tree)
     lineage = {
         "parent": str(parent.path.resolve()),
@@ -138,9 +137,8 @@ def _changes(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def _refuse_what_cannot_change(config: Config, changes: Mapping[str, Any], step: int, path: Path) -> None:
-    laid_out = {name for kind in type(config).__mro__ for name in vars(kind).get("laid_out_by", ())}
     for name in changes:
-        if name in laid_out:
+        if name in config.kept_by_forks():
             raise ConfigError(
                 f"{name}: a fork keeps it, because {path.name} is laid out by it; train a new run"
             )
@@ -149,6 +147,33 @@ def _refuse_what_cannot_change(config: Config, changes: Mapping[str, Any], step:
             f"{path} is at the end of its run (step {step} of {config.total_timesteps}); "
             "raise total_timesteps, or fork an earlier checkpoint of it"
         )
+
+
+def _not_fitting(
+    parent: RunDirectory, changes: Mapping[str, Any], path: Path, tree: Mapping[str, Any]
+) -> Iterator[str]:
+    """The changes that a checkpoint's state does not fit, each tried alone; all, where only several together do not.
+
+    Nothing is tried before the first is asked for. A state that fits its own config no better blames no change.
+    """
+    if not _fits(parent, {}, path, tree):
+        return
+    found = [name for name, (_, value) in changes.items() if not _fits(parent, {name: value}, path, tree)]
+    yield from found or changes
+
+
+def _fits(parent: RunDirectory, change: Mapping[str, Any], path: Path, tree: Mapping[str, Any]) -> bool:
+    try:
+        config = load_run_config(parent.config_path, change)
+        engine = Engine(make_trainer(config), config, parent, QuietDisplay())
+    except UserError:  # alone it makes no sense, so that it says nothing
+        return True
+    try:
+        engine.restore(path, tree)
+    except Exception:  # whatever loading a state of another shape raises; it has closed the trainer
+        return False
+    engine.trainer.close()
+    return True
 
 
 def _listed(manifest: Mapping[str, Any], name: str) -> list[Any]:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from gymnasium import spaces
-
-from rl_training.config import Config
+from rl_training.config import ATARI, Config
 from rl_training.config_text import to_yaml
-from rl_training.envs.atari import is_atari
-from rl_training.envs.making import make_env
-from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.runtime.controls import SCHEDULE
 
 
-def with_picture_defaults(config: Config) -> Config:
+def with_picture_defaults(config: Config, *, by_id_alone: bool = False) -> Config:
     """The config, with its class's defaults for pictures in the fields that nobody wrote, if it is to see pictures.
 
-    Resolved before a run begins: all that is saved of it holds the values themselves.
+    Resolved before a run begins: all that is saved of it holds the values themselves. With `by_id_alone` no environment
+    is made, and only those are known whose id says it.
     """
     changes = unwritten(config)
-    if not changes or not sees_pictures(config):
+    named = config.env_id.startswith(ATARI)
+    if not changes or not (named or (not by_id_alone and sees_pictures(config))):
         return config
     written = {name: getattr(config, name) for name in config.model_fields_set}
     return type(config)(**written | changes)
@@ -38,12 +35,12 @@ def unwritten(config: Config) -> dict[str, Any]:
 
 def sees_pictures(config: Config) -> bool:
     """Whether the observation is a picture as the Nature CNN was made for."""
-    if is_atari(config.env_id):
-        return True
+    from rl_training.envs.making import make_env
+    from rl_training.networks.encoders import is_image, is_small_image
+
     env = make_env(config.env_id, config.env_kwargs, config.max_episode_steps)
     try:
-        space: spaces.Space[Any] = env.observation_space
-        return is_image(space) and not is_small_image(space)
+        return is_image(env.observation_space) and not is_small_image(env.observation_space)
     finally:
         env.close()
 

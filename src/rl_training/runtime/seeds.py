@@ -32,8 +32,8 @@ from rl_training.errors import (
 from rl_training.processes import SIGNALS, end_with_the_parent, ensure_fork_server
 from rl_training.runtime import workflows
 from rl_training.runtime.display import QuietDisplay
-from rl_training.runtime.engine import stop_signals
-from rl_training.runtime.picture_defaults import with_picture_defaults
+from rl_training.runtime.engine import rounded_up, stop_signals
+from rl_training.runtime.picture_defaults import difference, with_picture_defaults
 from rl_training.state import checkpoints, files
 from rl_training.state.run_directory import RunDirectory, changed_keys, directory_name
 from rl_training.terminal import escape_streams
@@ -72,6 +72,8 @@ class SeedsDisplay(Protocol):
 
     def update(self, run: SeedRun) -> None: ...
 
+    def message(self, text: str) -> None: ...
+
     def warning(self, text: str) -> None: ...
 
     def finish(self) -> None: ...
@@ -102,9 +104,11 @@ def train_seeds(
     display: SeedsDisplay,
 ) -> Experiment:
     """Train every seed to its end, `jobs` at a time, in the experiment of this config."""
-    config = with_picture_defaults(config)
+    written, config = config, with_picture_defaults(config)
     # What is wrong with a config or an environment leaves nothing behind.
-    workflows.make_trainer(config).close()
+    trainer = workflows.make_trainer(config)
+    trainer.close()
+    first_lines = [difference(written, config), *trainer.encoders(), *rounded_up(config)]
     path = open_experiment(config, run_dir)
     config = as_begun(config, {"seed": config.seed, **(_identity(path) or {})})
     runs = [SeedRun(seed, path / f"s{seed}") for seed in seeds]
@@ -113,6 +117,8 @@ def train_seeds(
         _look(run, seeded(config, run.seed))
     display.start(experiment)
     try:
+        for text in filter(None, first_lines):
+            display.message(text)
         with stop_signals() as stop:
             _run_all(experiment, jobs, display, stop)
         experiment.interrupted = stop.number if any(run.status == "stopped" for run in runs) else None

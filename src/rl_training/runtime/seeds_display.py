@@ -33,6 +33,9 @@ class QuietSeeds:
     def update(self, run: SeedRun) -> None:
         pass
 
+    def message(self, text: str) -> None:
+        pass
+
     def warning(self, text: str) -> None:
         print(f"warning: {printable_line(text)}", file=sys.stderr, flush=True)
 
@@ -56,7 +59,10 @@ class PlainSeeds(QuietSeeds):
     def start(self, experiment: Experiment) -> None:
         super().start(experiment)
         self.said: dict[int, Any] = {}
-        print(headline(experiment), flush=True)
+        self.message(headline(experiment))
+
+    def message(self, text: str) -> None:
+        print(printable_line(text), flush=True)
 
     def update(self, run: SeedRun) -> None:
         total = self.experiment.config.total_timesteps
@@ -89,6 +95,9 @@ class LiveSeeds(QuietSeeds):
         self.drawn_at = 0.0
         self.live.start()
         self.draw()
+
+    def message(self, text: str) -> None:
+        self.live.console.print(printable_line(text), markup=False, highlight=False)
 
     def update(self, run: SeedRun) -> None:
         if time.monotonic() - self.drawn_at > 0.2 or run.status != "running":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from rl_training.runtime.trainer import Trainer, as_seen, default_threads
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.formats import SHARED_REVISION
 from rl_training.state.restoring import no_larger_than, taking_over
-from rl_training.state.run_directory import RunDirectory, changed_keys, cpu, versions
+from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory, changed_keys, cpu, versions
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
 from rl_training.trust import refuse_untrusted
@@ -42,7 +43,6 @@ Which = Literal["last", "best"]
 RESUMED_ELSEWHERE = (
     "resumed_elsewhere"  # in the manifest: resumed with other versions, results or on another CPU
 )
-ACCEPTED_DAMAGE = "accepted_damage"  # in the manifest: damage in metrics.jsonl that a user went on with
 
 
 def train(
@@ -173,12 +173,12 @@ def resume_until_stopped(
             refuse_untrusted(config, trust)
         else:
             refuse_other_config(run.config_path, config, expected)
-        refuse_changed_config(config, begun_with(run, manifest), "manifest.json")
+        refuse_changed_config(config, begun_with(run, manifest), run, "manifest.json")
         threads, changed = check_manifest(manifest, config, display)
         found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
         if found is not None:
             with taking_over(found[0]):
-                refuse_changed_config(config, saved_config(found[1]["policy"]), found[0].name)
+                refuse_changed_config(config, saved_config(found[1]["policy"]), run, found[0].name)
                 finished = found[1]["progress"]["steps"] >= config.total_timesteps
                 damage = check_log(run, found[1], display, accept=accept_damaged_log)
                 if damage is not None and finished:
@@ -327,6 +327,8 @@ class LoadedPolicy:
             shape = expected[name].shape
             if part.shape[1:] != shape:
                 raise ValueError(f"{name} has shape {part.shape[1:]}, the policy expects {shape}")
+            if part.dtype.kind not in "fiub":
+                raise ValueError(f"{name} is an array of {part.dtype}, the policy expects numbers")
             if part.dtype.kind == "f" and not np.isfinite(part).all():
                 raise ValueError(f"{name} is not finite: it holds a NaN or an infinity")
 
@@ -432,15 +434,19 @@ def begun_with(run: RunDirectory, manifest: Mapping[str, Any]) -> Config:
         raise RunError(f"{run.manifest_path}: damaged (its config: {one_line(error)})") from error
 
 
-def refuse_changed_config(config: Config, made: Config, source: str) -> None:
+def refuse_changed_config(config: Config, made: Config, run: RunDirectory, source: str) -> None:
     """A run goes on with the config it was made with; its config.yaml is a record, not a place to change knobs."""
-    there = made.model_dump(mode="json")
-    changed = changed_keys(config.model_dump(mode="json"), there)
+    here, there = config.model_dump(mode="json"), made.model_dump(mode="json")
+    changed = changed_keys(here, there)
     if changed:
+        settings = [f"{name}={to_yaml(here.get(name))}" for name in changed]
+        command = shlex.join(["rl-training", "fork", str(run.path), *settings])
+        forkable = not config.kept_by_forks() & set(changed) and any(run.checkpoints.glob("step-*"))
+        instead = f"and change it in a fork: {command}" if forkable else "or train a new run"
         raise ConfigError(
             f"config.yaml: {', '.join(changed)} changed since the run was saved ({source} has "
             f"{', '.join(f'{name}: {to_yaml(there.get(name))[:60]}' for name in changed)}); put it back, "
-            "or train a new run"
+            f"{instead}"
         )
 
 

@@ -19,6 +19,7 @@ from rl_training.state.formats import FIRST_COVERED, FORMAT
 from rl_training.state.reading import digest
 from rl_training.state.repository import git_state
 
+ACCEPTED_DAMAGE = "accepted_damage"  # in the manifest: damage in metrics.jsonl that a user went on with
 CHECKSUM = "sha256"  # of all other entries of the manifest
 MAX_MANIFEST_BYTES = 16 * 2**20
 PACKAGES = ("rl-training", "torch", "numpy", "numba", "gymnasium", "ale-py", "mujoco")

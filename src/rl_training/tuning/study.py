@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from rl_training.config import Config, dump_config, load_config, load_run_config
 from rl_training.config_text import read_text, to_yaml
+from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.display import Display, QuietDisplay, number, script_display
@@ -62,6 +63,7 @@ def begin_study(
     config: Config, space: str | Path, settings: Settings, run_dir: str | Path | None = None
 ) -> Path:
     """Make the directory of a new study; all that is wrong with its parts is said before."""
+    refuse_to_train_in_an_import()
     require_extra("tune", "tune")
     config = with_picture_defaults(config)
     read_space(space, config)
