@@ -250,6 +250,10 @@ def test_a_run_counts_its_file_as_foreign_code(folder: Path) -> None:
         with pytest.raises(UntrustedError, match=r"corridor\.py"):
             call(folder / "run")
     assert evaluate_checkpoint(folder / "run", trust=True, episodes=1)["episodes"] == 1
+    written = (folder / "run/config.yaml").read_text()
+    (folder / "run/config.yaml").write_text(written.replace("seed: 1", "seed: 2"))
+    with pytest.raises(ConfigError, match=r"rl-training fork .* seed=2 --trust$"):
+        resume(folder / "run", trust=True)
 
 
 def test_a_file_inside_of_a_run_is_never_found_by_a_short_name(folder: Path) -> None:

@@ -53,12 +53,15 @@ def draw_text(config: Any) -> str:
     if still:
         width = max(len(curve.name) for curve in still)
         lines += ["", "constant"]
-        on_pictures = unwritten(config)
-        for curve in still:
-            value = curve.values[0]
-            other = f"  ({on_pictures[curve.name]:.4g} on pictures)" if curve.name in on_pictures else ""
-            lines.append(f"  {curve.name:<{width}}  {'off' if value is None else f'{value:.4g}'}{other}")
+        lines += [f"  {curve.name:<{width}}  {_constant(config, curve)}" for curve in still]
     return "\n".join(map(printable_line, lines))
+
+
+def _constant(config: Any, curve: Curve) -> str:
+    """The value of a knob that does not move, and its other default where that depends on the observation."""
+    value, others = curve.values[0], unwritten(config)
+    shown = "off" if value is None else f"{value:.4g}"
+    return f"{shown}  ({others[curve.name]:.4g} on pictures)" if curve.name in others else shown
 
 
 def _title(config: Any, curve: Curve) -> str:
@@ -124,7 +127,7 @@ def draw_png(config: Any, path: Path) -> None:
         axes[0].set_axis_off()
         axes[0].text(0.5, 0.5, "no knob moves", ha="center", va="center", transform=axes[0].transAxes)
     axes[-1].xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-    constants = ",  ".join(f"{curve.name} {curve.values[0]:.4g}" for curve in still if curve.numbers)
+    constants = ",  ".join(f"{curve.name} {_constant(config, curve)}" for curve in still if curve.numbers)
     figure.supxlabel(
         f"environment steps\nconstant: {constants}" if constants else "environment steps",
         fontsize=8,

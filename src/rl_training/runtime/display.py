@@ -26,7 +26,8 @@ SPARKS = "▁▂▃▄▅▆▇█"
 class Display(Protocol):
     """What the engine calls. `steps` and `total` count environment steps.
 
-    `timing` is a line of timing.jsonl and, once it is known, the `pace` of the run in steps per second.
+    `timing` is a line of timing.jsonl and, once it is known, the `pace` of the run in steps per second. `finish` comes
+    however the run ends.
     """
 
     def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None: ...

@@ -37,7 +37,7 @@ from rl_training.state.restoring import no_larger_than, taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory, changed_keys, cpu, versions
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
-from rl_training.trust import refuse_untrusted
+from rl_training.trust import foreign, refuse_untrusted
 
 Which = Literal["last", "best"]
 RESUMED_ELSEWHERE = (
@@ -440,7 +440,8 @@ def refuse_changed_config(config: Config, made: Config, run: RunDirectory, sourc
     changed = changed_keys(here, there)
     if changed:
         settings = [f"{name}={to_yaml(here.get(name))}" for name in changed]
-        command = shlex.join(["rl-training", "fork", str(run.path), *settings])
+        trust = ["--trust"] if foreign(config) else []
+        command = shlex.join(["rl-training", "fork", str(run.path), *settings, *trust])
         forkable = not config.kept_by_forks() & set(changed) and any(run.checkpoints.glob("step-*"))
         instead = f"and change it in a fork: {command}" if forkable else "or train a new run"
         raise ConfigError(
