@@ -179,3 +179,14 @@ def test_values_of_half_precision_are_those_that_were_acted_with():
     value = policy.value(obs, ())
     np.testing.assert_array_equal(value, policy.act(obs, (), explore=False)[0]["value"])
     assert 0 < np.abs(value - exact).max() < 0.05
+
+
+def test_batches_are_small_by_the_number_of_their_multiplications(monkeypatch):
+    _, _, small = make(gym.spaces.Discrete(3))
+    assert small.multiplications == 2 * (5 * 64 + 64 * 32) + 32 * 3 + 32 * 1
+    monkeypatch.setattr("rl_training.networks.acting.MOST_MULTIPLICATIONS", 10 * small.multiplications)
+    assert small.fits(10) and not small.fits(11)
+    values = q_policy([1.0, 5.0, 3.0], False).small()
+    assert values.multiplications == 2 * 3 + 3 * 3
+    monkeypatch.setattr("rl_training.networks.acting.MOST_MULTIPLICATIONS", 10 * values.multiplications)
+    assert values.fits(10) and not values.fits(11)

@@ -66,6 +66,11 @@ def test_decoding_in_one_pass_is_decoding() -> None:
     assert found[0, 0] == 0 and found[0, 1].isnan()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["in one pass", "by torch"])
+def test_decoded_numbers_have_no_gradient(dtype: torch.dtype) -> None:
+    assert not decode_bins(torch.randn(2, 255, dtype=dtype, requires_grad=True), BINS.to(dtype)).requires_grad
+
+
 def test_two_hot_and_decode_are_inverse() -> None:
     target = torch.cat([symexp(torch.linspace(-13.8, 13.8, 1001)), torch.tensor([0.0, 1.0, -1.0, 1e6, -1e6])])
     places, weights = two_hot(target, BINS)

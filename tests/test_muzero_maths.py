@@ -21,6 +21,7 @@ from rl_training.algorithms.muzero import (
     unrolled_loss,
     visit_policy,
 )
+from rl_training.runtime.search_policy import check_planning
 
 
 def test_the_transform_by_hand() -> None:
@@ -134,3 +135,32 @@ def test_noise_in_the_prior_by_hand() -> None:
     torch.testing.assert_close(F.softmax(mixed_prior(*masked), -1), torch.tensor([[0.625, 0.375, 0.0]]))
     assert mixed_prior(*masked[:2], 1.0).isfinite().all()
     assert mixed_prior(logits, noise, 0.0) is logits
+
+
+SETTINGS = dict(num_simulations=8, temperature=0.5, root_exploration_fraction=0.25, gamma=0.9)
+
+
+def test_a_saved_search_is_no_longer_than_the_config_says() -> None:
+    settings = dict(SETTINGS)
+    check_planning(settings, 8)
+    assert settings == SETTINGS
+    check_planning(settings, 5)
+    assert settings == SETTINGS | dict(num_simulations=5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(more=1), "not those of a search"),
+        (dict(gamma=float("nan")), "not those of a search"),
+        (dict(num_simulations=0), "no search"),
+        (dict(temperature=-0.1), "no search"),
+        (dict(root_exploration_fraction=1.01), "no share of noise"),
+        (dict(root_exploration_fraction=-0.01), "no share of noise"),
+    ],
+)
+def test_settings_of_no_search_are_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_planning(SETTINGS | changes, 8)
+    check_planning(SETTINGS | dict(num_simulations=1, temperature=0.0, root_exploration_fraction=1.0), 8)
+    check_planning(SETTINGS | dict(root_exploration_fraction=0.0), 8)

@@ -186,3 +186,14 @@ def test_a_pipe_in_the_place_of_a_file_stops_nothing(repository):
     Path("code.py").unlink()
     os.mkfifo("code.py")
     assert git_state()["dirty"] is True
+
+
+def test_where_git_notes_whole_seconds_only_those_are_compared(repository, monkeypatch):
+    """A file too large to be hashed is changed if its time is another."""
+    monkeypatch.setattr("rl_training.state.repository.LARGEST", 1)
+    second = 10**9
+    os.utime(repository / "code.py", ns=(7 * second, 7 * second))
+    git("add", "code.py", folder=repository)
+    for time, dirty in ((7 * second + 5, False), (8 * second, True), (7 * second, False)):
+        os.utime(repository / "code.py", ns=(time, time))
+        assert git_state()["dirty"] is dirty, time

@@ -30,7 +30,7 @@ from rl_training.networks.encoders import (
 )
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.display import PlainDisplay
-from rl_training.runtime.trainer import PHYSICAL_CORES, default_threads
+from rl_training.runtime.trainer import default_threads
 from rl_training.runtime.workflows import evaluate_checkpoint, make_trainer, saved_config
 
 MINIGRID: dict[str, Any] = dict(shape=[7, 7, 3], dtype="uint8")
@@ -195,9 +195,13 @@ def test_bits_and_floats_of_large_pictures_are_not_divided_by_255() -> None:
         torch.testing.assert_close(nature.convolved(picture.permute(0, 3, 1, 2)), expected)
 
 
-def test_threads_are_for_large_pictures() -> None:
-    assert default_threads(spaces.Box(0, 255, (7, 7, 3), np.uint8)) == 1
-    assert default_threads(spaces.Box(0, 255, (4, 84, 84), np.uint8)) == PHYSICAL_CORES
+def test_threads_are_for_large_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.runtime.trainer.PHYSICAL_CORES", 7)
+    vector = spaces.Box(-1, 1, (3,), np.float32)
+    small, large = (spaces.Box(0, 255, shape, np.uint8) for shape in ((7, 7, 3), (4, 84, 84)))
+    assert [default_threads(space) for space in (vector, small, large)] == [1, 1, 7]
+    assert default_threads(spaces.Dict(a=vector, b=small)) == 1
+    assert default_threads(spaces.Dict(a=vector, b=large)) == 7
 
 
 def test_a_run_says_first_which_encoder_sees_what(tmp_path: Path, capsys: Any) -> None:

@@ -24,6 +24,7 @@ from rl_training.state.encoding import MAX_DEPTH, Decoder
 from rl_training.state.files import AppendLog, make_directory, publish_directory, replace_file, write_file
 from rl_training.state.leaves import NUMPY_DTYPES, TORCH_DTYPES, ObjectState
 from rl_training.state.modules import load_module_state, module_state
+from rl_training.state.restoring import no_larger_than
 from rl_training.state.run_directory import RunDirectory, changed_keys
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.state.stateful import Stateful
@@ -720,3 +721,13 @@ def test_manifests_that_are_newer_or_damaged_are_refused(tmp_path: Path) -> None
         with pytest.raises(RunError, match=message) as caught:
             run.read_manifest()
         assert "\n" not in str(caught.value)
+
+
+def test_a_network_may_be_a_little_larger_than_what_was_saved_for_it() -> None:
+    """By 2²⁰ numbers, and eight times those that were saved: here 8 · (2 + 3 · 4) more."""
+    saved = {"a": [np.zeros(2), 5], "b": (torch.zeros(3, 4), "text")}
+    with no_larger_than(saved):
+        torch.empty(2**20 + 8 * 14)
+    for makes in (lambda: torch.empty(2**20 + 8 * 14 + 1), lambda: [torch.zeros((600_000,)) for _ in "12"]):
+        with pytest.raises(ValueError, match="larger network than was saved"), no_larger_than(saved):
+            makes()

@@ -69,7 +69,9 @@ LEFT_OUT += (
     "architecture",
 )
 FIRST = 25  # tests that are tried before the rest is even collected
-LIMIT = 150  # CPU-seconds after which a mutant counts as one that never ends
+# A mutant whose tests take so many times the CPU-seconds they take without it counts as one that never ends; the
+# seconds on top are for code that numba compiles anew.
+PATIENCE, COMPILING = 4, 40
 
 
 def main() -> int:
@@ -200,7 +202,7 @@ def tried(path: str, mutation: Mutation, covered: Map, enough: float) -> dict[st
     child = os.fork()
     if child == 0:
         os.close(reading)
-        attacked(path, mutation, tests, writing)
+        attacked(path, mutation, tests, writing, COMPILING + PATIENCE * int(covered.seconds(tests)))
     os.close(writing)
     with os.fdopen(reading) as pipe:
         said = pipe.read()
@@ -227,11 +229,11 @@ class First:
             self.name = report.nodeid
 
 
-def attacked(path: str, mutation: Mutation, tests: list[str], pipe: int) -> None:
+def attacked(path: str, mutation: Mutation, tests: list[str], pipe: int, limit: int) -> None:
     """In the fork: plant, test, say what happened, end."""
     os.setsid()
     silence()
-    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
     verdict, wanted = "survived", mutation[:-2] + mutation[-1:]
     try:
         tree = ast.parse((PACKAGE / path).read_text())

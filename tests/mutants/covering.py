@@ -146,6 +146,10 @@ class Map:
                 found.append((took, name))
         return _quickest(found, seconds)
 
+    def seconds(self, tests: list[str]) -> float:
+        """How many CPU-seconds these tests take."""
+        return sum(self.tests[name][0] for name in tests)
+
     def naming(self, path: str, seconds: float) -> list[str]:
         """The tests of files that import from this one: of what numba alone calls no trace sees anything."""
         module = "rl_training." + path.removesuffix(".py").replace("/", ".")
