@@ -31,6 +31,7 @@ class Trainer:
     def update(self, now, size: int = 4):
         """A sentence."""
         assert size > 0, "no size"
+        pairs = zip(now, self, strict=True)
         if size < 8:
             self.count += 1
         loss = max(self.target(size), -1) * now.vf_coef

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rl_training.errors import NonFiniteError
-from rl_training.runtime.optim import Adam
+from rl_training.runtime.optim import Adam, LaProp, RMSprop
 
 
 def network():
@@ -62,3 +62,16 @@ def test_what_is_not_finite_is_named_and_moves_nothing():
         optimizer.step(bad, 0.1, None)
     assert torch.equal(optimizer.parameters, before)
     assert optimizer.count == 0
+
+
+@pytest.mark.parametrize("kind", [Adam, RMSprop, LaProp])
+def test_a_second_moment_may_have_faded_to_0_and_is_never_below(kind):
+    """After ten thousand gradients of 0, it has."""
+    optimizer = kind([network()])
+    state = optimizer.state_dict()
+    state["square"].zero_()
+    optimizer.load_state_dict(state)
+    assert not optimizer.square.any()
+    state["square"][3] = -1e-9
+    with pytest.raises(ValueError, match="a negative second moment"):
+        optimizer.load_state_dict(state)

@@ -454,3 +454,17 @@ def test_segments_are_read_from_the_store_that_wrote_them_and_from_nowhere_else(
     other.store = replay.store
     other.load_state_dict(state)
     assert (other.first, other.last) == (replay.first, replay.last)
+
+
+@pytest.mark.parametrize("stack", [2, 3])
+def test_a_few_frames_are_a_stack_too(stack: int) -> None:
+    def frames(newest: int) -> np.ndarray:
+        return np.arange(newest - stack + 1, newest + 1, dtype=np.float32).reshape(1, stack, 1)
+
+    replay = Replay(100, frames(10), stack=stack)
+    for newest in (11, 12):
+        flag = np.zeros(1, bool)
+        replay.add(np.array([newest]), np.ones(1), flag, flag, frames(newest), frames(newest))
+    batch = replay._gather(np.arange(2), 0.9)
+    np.testing.assert_array_equal(batch["obs"], np.concatenate([frames(10), frames(11)]))
+    np.testing.assert_array_equal(batch["next_obs"], np.concatenate([frames(11), frames(12)]))

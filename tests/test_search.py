@@ -402,6 +402,22 @@ def test_a_root_does_not_know_who_searches_beside_it(kind: str) -> None:
 
 
 @either
+@pytest.mark.parametrize("shift", [-800.0, 800.0])
+def test_only_differences_of_logits_matter(kind: str, shift: float) -> None:
+    """eˣ of what the network says is infinite or 0 from there on."""
+    root, recurrent = random_model(4, 3)
+
+    def moved(latent: torch.Tensor, action: torch.Tensor) -> Any:
+        reward, discount, logits, value, after = recurrent(latent, action)
+        return reward, discount, logits + shift, value, after
+
+    one = search_either(kind, root, recurrent, 12)
+    other = search_either(kind, root._replace(prior_logits=root.prior_logits + shift), moved, 12)
+    assert torch.equal(one.visit_counts, other.visit_counts)
+    torch.testing.assert_close(one.action_weights, other.action_weights, atol=1e-3, rtol=0)
+
+
+@either
 def test_an_action_that_was_never_taken_has_the_value_0(kind: str) -> None:
     root, recurrent = bandit(torch.zeros(2, 5), torch.full((2, 5), 3.0))
     result = search_either(kind, root, recurrent, 2)

@@ -128,3 +128,15 @@ def test_the_highest_noise_draws_the_last_class_where_rounding_leaves_less_than_
         assert (left[:32] >= 0).any(), "some draws must be beyond all classes, or this shows nothing"
         torch.testing.assert_close(drawn.sum(-2), torch.ones(64, 32), rtol=0, atol=0)
         assert (drawn[:32].argmax(-2)[torch.from_numpy(left[:32] >= 0)] == classes - 1).all()
+
+
+def test_double_precision_is_left_to_torch() -> None:
+    """Compiled passes are of single precision: numbers of double precision stay what they are."""
+    torch.manual_seed(0)
+    logits, noise = torch.randn(2, 5, 3, dtype=torch.float64), torch.rand(2, 3, dtype=torch.float64)
+    drawn, probs = fused.draw_latent(logits, noise)
+    assert drawn.dtype == probs.dtype == torch.float64
+    torch.testing.assert_close(probs, dreamer.unimix(logits), rtol=0, atol=0)
+    single = fused.draw_latent(logits.float(), noise.float())
+    assert [part.dtype for part in single] == [torch.float32] * 2
+    torch.testing.assert_close(single[0], drawn.float(), rtol=0, atol=0)

@@ -1,5 +1,9 @@
 """What can be changed in a source file, one small change at a time: operators, constants, conditions, statements that
-are dropped, knobs read from the config, online in place of target networks."""
+are dropped, knobs read from the config, online in place of target networks.
+
+Left alone are texts, types, refusals (`raise` and what it says) and assertions (`assert`, `zip(strict=True)`): what
+they say is wording, and what they assert never happens.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +58,9 @@ FOLLOWED = {
     "target_critics": "self.critics",
     "slow_critic": "self.agent.network.critic",
 }
+
+
+LEFT_ALONE = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import)
 
 
 class Mutation(NamedTuple):
@@ -124,7 +131,7 @@ def _inside(
 ) -> Iterator[Mutation]:
     """All changes of what a field of `holder` holds, or the `index`-th of it."""
     node = getattr(holder, field) if index is None else getattr(holder, field)[index]
-    if not isinstance(node, ast.AST) or isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import):
+    if not isinstance(node, ast.AST) or isinstance(node, LEFT_ALONE) or _asserts(node):
         return
 
     def replace(new: ast.AST) -> None:
@@ -169,6 +176,11 @@ def _changed(node: Any, within: ast.FunctionDef | None) -> Iterator[tuple[str, a
         yield from _calls(node)
     if _only_acts(node):
         yield "dropped", ast.Pass()
+
+
+def _asserts(node: ast.AST) -> bool:
+    """Whether a part of a call is an assertion: `zip(..., strict=True)`, of lengths that are always the same."""
+    return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _only_acts(node: Any) -> bool:

@@ -56,9 +56,13 @@ def code_objects(code: CodeType) -> Iterator[CodeType]:
 def live_functions() -> dict[str, list[FunctionType]]:
     """The functions of this process by the file they were written in; numba's are there as they were written."""
     found: dict[str, list[FunctionType]] = {}
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # what is frozen is not listed
     for thing in gc.get_objects():
         if type(thing) is FunctionType:
             found.setdefault(thing.__code__.co_filename, []).append(thing)
+    if frozen:
+        gc.freeze()
     return found
 
 
