@@ -3,25 +3,26 @@
 from typing import Literal
 
 from rl_training.cli import main
-from rl_training.config import field, schedulable
 from rl_training.registry import ALGORITHMS
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import OnPolicyConfig, OnPolicyTrainer
+from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
+from rl_training.settings.families import OnPolicyConfig
+from rl_training.settings.fields import changed, field, knob
 
 
-@schedulable
 class ReinforceConfig(OnPolicyConfig):
     """REINFORCE, for discrete and continuous actions."""
 
-    algo: Literal["reinforce"] = field("reinforce", "The algorithm.")
-    learning_rate: float = field(1e-3, "Adam's step size.")
-    gae_lambda: float = field(1.0, "Decay per step of the advantage estimate; 1: whole returns.")
+    algo: Literal["reinforce"] = "reinforce"
+    learning_rate = 1e-3
+    gae_lambda = changed(1.0, "Decay per step of the advantage estimate; 1: whole returns.")
+    baseline_coef: float = knob(1.0, "Share of the baseline that is subtracted from returns.", high=1.0)
     shared_trunk: bool = field(False, "Whether actor and baseline share their encoder.")
 
 
-class ReinforceTrainer(OnPolicyTrainer):
+class ReinforceTrainer(OnPolicyTrainer[ReinforceConfig]):
     """REINFORCE: one step along the returns' gradient after each rollout."""
 
     config_class = ReinforceConfig
@@ -36,7 +37,8 @@ class ReinforceTrainer(OnPolicyTrainer):
         metrics.add(self.add_advantages(rollout, now))
         batch = self.flat_batch(rollout)
         log_prob, entropy, value = self.agent.evaluate(batch["obs"], batch["action"])
-        policy_loss = -(batch["advantage"] * log_prob).mean()
+        advantage = batch["return"] - now.baseline_coef * batch["value"]
+        policy_loss = -(advantage * log_prob).mean()
         value_loss = (batch["return"] - value).square().mean()
         loss = policy_loss + now.vf_coef * value_loss - now.ent_coef * entropy.mean()
         metrics.add({"policy_loss": policy_loss.item(), "value_loss": value_loss.item()})

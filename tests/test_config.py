@@ -14,48 +14,45 @@ from hypothesis import strategies as st
 from pydantic import model_validator
 
 from rl_training import registry
-from rl_training.config import (
-    Config,
-    accepted_keys,
-    describe_config,
-    dump_config,
-    field,
-    load_config,
-    schedulable,
-)
-from rl_training.config_text import parse_yaml, plain, to_yaml
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.registry import ALGORITHMS, shipped_config_path, shipped_configs, trainer_class
 from rl_training.runtime.controls import Controls, resolve_clip_coefficient
+from rl_training.settings.config import Config
+from rl_training.settings.describing import describe_config
+from rl_training.settings.fields import field, knob
+from rl_training.settings.keys import accepted_keys
+from rl_training.settings.loading import dump_config, load_config
+from rl_training.settings.refusals import refused
+from rl_training.settings.yaml import parse_yaml, plain, to_yaml
 
 
-@schedulable
 class ToyConfig(Config):
     """A config with a few knobs."""
 
-    algo: Literal["toy"] = field("toy", "The algorithm.")
+    algo: Literal["toy"] = "toy"
     num_steps: int = field(128, "Steps in each environment per rollout.", ge=1)
     num_minibatches: int = field(4, "Parts of a rollout.", ge=1)
-    learning_rate: float = field(3e-4, "Step size of the optimizer.")
-    gamma: float = field(0.99, "Discount per step.")
-    clip_coef: float = field(0.2, "How far the ratio may leave 1.")
-    ent_coef: float = field(0.0, "Weight of the entropy bonus.")
-    target_kl: float | None = field(None, "KL at which an update stops (nats); none: never.")
-    update_epochs: int = field(4, "Passes over each rollout.")
+    clip_coef: float = knob(0.2, "How far the ratio may leave 1.", aliases=("clip_range", "clip_coefficient"))
+    ent_coef: float = knob(
+        0.0, "Weight of the entropy bonus.", aliases=("entropy_coef", "entropy_coefficient")
+    )
+    target_kl: float | None = knob(None, "KL at which an update stops (nats); none: never.", limit=True)
+    update_epochs: int = knob(4, "Passes over each rollout.", low=1, aliases=("n_epochs",))
 
     @model_validator(mode="after")
     def _divisible(self) -> ToyConfig:
         if self.num_steps % self.num_minibatches:
-            raise ValueError("num_minibatches must divide num_steps")
+            raise refused("num_minibatches", "must divide num_steps")
         return self
 
 
-@schedulable
 class OtherConfig(Config):
     """A config that names a knob by its alias, and has a field the toy has not."""
 
-    algo: Literal["other"] = field("other", "The algorithm.")
-    entropy_coef: float = field(0.01, "Weight of the entropy bonus.")
+    algo: Literal["other"] = "other"
+    entropy_coef: float = knob(
+        0.01, "Weight of the entropy bonus.", aliases=("ent_coef", "entropy_coefficient")
+    )
     gadget_size: int = field(1000, "Steps remembered.", ge=1)
 
 
@@ -257,7 +254,7 @@ def test_aliases_are_folded_to_the_own_name(tmp_path: Path) -> None:
     assert (config.learning_rate, config.update_epochs) == (0.1, 3)
     other = load_config({"algo": "other", "env_id": "x", "ent_coef": 0.2})
     assert other.entropy_coef == 0.2
-    assert Controls.of(other).values(0) == {"entropy_coef": 0.2}
+    assert Controls.of(other).values(0) == {"learning_rate": 3e-4, "gamma": 0.99, "entropy_coef": 0.2}
 
 
 def test_extends_a_relative_path_or_a_shipped_name(tmp_path: Path, shipped: Path) -> None:
@@ -394,9 +391,8 @@ def test_the_decorator_keeps_the_class() -> None:
     knobs = {"learning_rate", "gamma", "clip_coef", "ent_coef", "target_kl", "update_epochs"}
     assert {name for name in ToyConfig.model_fields if name + "_schedule" in ToyConfig.model_fields} == knobs
 
-    @schedulable
     class Deeper(ToyConfig):
-        vf_coef: float = field(0.5, "Weight of the value loss.")
+        vf_coef: float = knob(0.5, "Weight of the value loss.", aliases=("value_coef",))
 
     make: Any = Deeper
     deeper = make(env_id="x", value_coef_schedule="linear", clip_range_schedule="cosine")

@@ -19,13 +19,15 @@ from runs import RUNS
 
 from rl_training import load_config, train
 from rl_training.cli import app
-from rl_training.config import Config, accepted_keys, describe_config
-from rl_training.config_text import parse_yaml
 from rl_training.errors import ConfigError
 from rl_training.registry import ALGORITHMS
 from rl_training.runtime.controls import find_control, split_key
 from rl_training.runtime.ppo_trainer import PPOConfig
 from rl_training.runtime.schedules import KEYS
+from rl_training.settings.config import Config
+from rl_training.settings.describing import describe_config
+from rl_training.settings.keys import accepted_keys
+from rl_training.settings.yaml import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

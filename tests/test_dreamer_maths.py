@@ -29,9 +29,10 @@ from rl_training.algorithms.dreamer import (
 )
 from rl_training.networks import bins, fused
 from rl_training.networks.bins import bins_loss, decode_bins
-from rl_training.networks.dreamer import SIZES, DreamerNetwork, preset
+from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import RSSM, State
 from rl_training.runtime.optim import LaProp
+from rl_training.settings.dreamer import SIZES, preset
 from rl_training.state.seeding import seed_everything
 
 BINS = make_bins(255)

@@ -13,7 +13,6 @@ import pytest
 from runs import RUNS, in_child, metrics_in, small_config
 
 from rl_training import load_config, resume, train
-from rl_training.config import dump_config, load_run_config
 from rl_training.errors import NonFiniteError, RunError, StorageError
 from rl_training.registry import ALGORITHMS, trainer_class
 from rl_training.runtime import engine
@@ -25,6 +24,7 @@ from rl_training.runtime.forking import fork
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer, train_ppo
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.workflows import train_until_stopped
+from rl_training.settings.loading import dump_config, load_run_config
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything

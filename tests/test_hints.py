@@ -12,14 +12,15 @@ from runs import small_config
 import rl_training
 from rl_training import load_config, train
 from rl_training.cli import app
-from rl_training.config import accepted_keys, load_run_config
 from rl_training.envs.making import make_env
 from rl_training.errors import ConfigError, UntrustedError
-from rl_training.foreign_names import HINTS
 from rl_training.registry import ALGORITHMS, trainer_class
 from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.forking import fork
 from rl_training.runtime.workflows import evaluate_checkpoint, resume
+from rl_training.settings.foreign_names import HINTS
+from rl_training.settings.keys import accepted_keys
+from rl_training.settings.loading import load_run_config
 
 # Arguments of stable-baselines3, its zoo and CleanRL, and what each is told.
 TOLD = {

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from rl_training import evaluate_checkpoint, load_policy, resume
-from rl_training.config import load_run_config
 from rl_training.registry import ALGORITHMS
 from rl_training.reporting.report import write_report
 from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.forking import fork
 from rl_training.runtime.workflows import revisions
+from rl_training.settings.loading import load_run_config
 from rl_training.state import chain, checkpoints
 from rl_training.state.formats import FORMAT
 from rl_training.state.run_directory import RunDirectory, cpu, versions

@@ -10,10 +10,10 @@ import pytest
 from runs import in_child
 from test_compare import write_run
 
-from rl_training.config_text import parse_yaml
 from rl_training.reporting import columns, comparison, report
 from rl_training.reporting.columns import Column
 from rl_training.reporting.records import find_runs, read_run
+from rl_training.settings.yaml import parse_yaml
 from rl_training.state import chain
 from rl_training.state.run_directory import RunDirectory
 

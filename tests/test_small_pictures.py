@@ -13,7 +13,6 @@ from gymnasium import spaces
 from runs import TINY_DREAMER, small_config
 
 from rl_training import train
-from rl_training.config import load_run_config
 from rl_training.data.normalization import ObservationNormalizer
 from rl_training.networks.encoders import (
     Flat,
@@ -32,6 +31,7 @@ from rl_training.runtime.controls import Controls
 from rl_training.runtime.display import PlainDisplay
 from rl_training.runtime.trainer import default_threads
 from rl_training.runtime.workflows import evaluate_checkpoint, make_trainer, saved_config
+from rl_training.settings.loading import load_run_config
 
 MINIGRID: dict[str, Any] = dict(shape=[7, 7, 3], dtype="uint8")
 MINATAR: dict[str, Any] = dict(shape=[10, 10, 4], dtype="bool")

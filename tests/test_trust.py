@@ -10,7 +10,6 @@ from runs import RUNS, TINY, small_config
 from test_cli import cli, refused, write
 
 from rl_training import evaluate_checkpoint, load_config, resume, train
-from rl_training.config import dump_config
 from rl_training.errors import ConfigError, RunError, UntrustedError, UserError
 from rl_training.registry import shipped_configs
 from rl_training.reporting.imagination import imagine_open_loop
@@ -20,6 +19,7 @@ from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.forking import fork
 from rl_training.runtime.playing import play_run
 from rl_training.runtime.workflows import record_demonstrations, refuse_other_config
+from rl_training.settings.loading import dump_config
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
 from rl_training.trust import foreign, refuse_untrusted

@@ -12,8 +12,8 @@ from runs import KINDS, RUNS
 from test_cli import cli, refused, write
 
 from rl_training import load_config, train
-from rl_training.config import YOUNGER, dump_config
 from rl_training.errors import ConfigError
+from rl_training.settings.loading import YOUNGER, dump_config
 from rl_training.tuning import study
 from rl_training.tuning.space import Corner, read_space
 

@@ -145,7 +145,7 @@ def train(
     rl-training train ppo/cartpole --seeds 1-5 --jobs 2
     rl-training train my.yaml seed=2 clip_coef_schedule='{type: linear, start: 0.3, end: 0.1}'
     """
-    from rl_training.config import load_config, located
+    from rl_training.settings.loading import load_config, located
 
     checked = load_config(config, overrides or ())
     if seeds is None and jobs > 1:
@@ -285,13 +285,13 @@ def opening_sentence(path: Path) -> str:
 @app.command()
 def describe(algo: Annotated[str, typer.Argument(metavar="ALGO", help="An algorithm, such as ppo.")]) -> None:
     """Print every config field: meaning, default, range, aliases."""
-    from rl_training.config import describe_config
-    from rl_training.registry import trainer_class
+    from rl_training.registry import config_class_of
+    from rl_training.settings.describing import describe_config
 
-    trainer = trainer_class(algo)
-    print(f"{algo}: {' '.join((trainer.__doc__ or '').strip().split(chr(10))[:1])}")
+    config_class = config_class_of(algo)
+    print(f"{algo}: {(config_class.__doc__ or '').strip().splitlines()[0]}")
     print("A knob also takes <name>_schedule and <name>_warmup_steps, under any of its names.")
-    for row in describe_config(trainer.config_class):
+    for row in describe_config(config_class):
         names = " or ".join((row.name, *row.aliases))
         facts = [row.type, row.range, row.default if row.default == "required" else f"default {row.default}"]
         print(f"\n{names}{'  [knob]' if row.knob else ''}")
@@ -306,10 +306,10 @@ def schedule(
     png: Annotated[Path | None, typer.Option(help="Also draw to this file (needs the extra plot).")] = None,
 ) -> None:
     """Draw the knobs of a config over the run, before training."""
-    from rl_training.config import load_config
     from rl_training.reporting import schedule_plot
     from rl_training.runtime.controls import idle_knobs
     from rl_training.runtime.picture_defaults import with_picture_defaults
+    from rl_training.settings.loading import load_config
 
     checked = with_picture_defaults(load_config(config, overrides or ()), by_id_alone=True)
     for text in idle_knobs(checked):

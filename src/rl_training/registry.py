@@ -2,49 +2,59 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rl_training.errors import ConfigError, did_you_mean
 
-ALGORITHMS = {
-    "ppo": "rl_training.runtime.ppo_trainer:PPOTrainer",
-    "a2c": "rl_training.runtime.a2c_trainer:A2CTrainer",
-    "trpo": "rl_training.runtime.trpo_trainer:TRPOTrainer",
-    "ppg": "rl_training.runtime.ppg_trainer:PPGTrainer",
-    "recurrent_ppo": "rl_training.runtime.recurrent_ppo_trainer:RecurrentPPOTrainer",
-    "impala": "rl_training.runtime.impala_trainer:IMPALATrainer",
-    "appo": "rl_training.runtime.appo_trainer:APPOTrainer",
-    "gail": "rl_training.runtime.gail_trainer:GAILTrainer",
-    "sac": "rl_training.runtime.sac_trainer:SACTrainer",
-    "dqn": "rl_training.runtime.dqn_trainer:DQNTrainer",
-    "muzero": "rl_training.runtime.muzero_trainer:MuZeroTrainer",
-    "gumbel_muzero": "rl_training.runtime.gumbel_muzero_trainer:GumbelMuZeroTrainer",
-    "efficientzero": "rl_training.runtime.efficientzero_trainer:EfficientZeroTrainer",
-    "scalezero": "rl_training.runtime.scalezero_trainer:ScaleZeroTrainer",
-    "dreamer": "rl_training.runtime.dreamer_trainer:DreamerTrainer",
+SHIPPED = {
+    "ppo": "PPO",
+    "a2c": "A2C",
+    "trpo": "TRPO",
+    "ppg": "PPG",
+    "recurrent_ppo": "RecurrentPPO",
+    "impala": "IMPALA",
+    "appo": "APPO",
+    "gail": "GAIL",
+    "sac": "SAC",
+    "dqn": "DQN",
+    "muzero": "MuZero",
+    "gumbel_muzero": "GumbelMuZero",
+    "efficientzero": "EfficientZero",
+    "scalezero": "ScaleZero",
+    "dreamer": "Dreamer",
 }
+# Where the trainer of an algorithm is, and where its config class is if it can be had without the trainer.
+ALGORITHMS = {name: f"rl_training.runtime.{name}_trainer:{words}Trainer" for name, words in SHIPPED.items()}
+CONFIGS = {name: f"rl_training.settings.{name}:{words}Config" for name, words in SHIPPED.items()}
 
 
 def trainer_class(name: Any) -> Any:
     """The Trainer of an algorithm; its config class is its attribute `config_class`."""
+    return _imported(ALGORITHMS[_known(name)])
+
+
+def config_class_of(name: Any) -> Any:
+    """The config class of an algorithm; of a shipped one it comes without torch."""
+    return _imported(CONFIGS[name]) if _known(name) in CONFIGS else trainer_class(name).config_class
+
+
+def _known(name: Any) -> str:
     if not isinstance(name, str) or name not in ALGORITHMS:
         hint = did_you_mean(name, ALGORITHMS) if isinstance(name, str) else ""
         raise ConfigError(f"unknown algorithm {name!r}{hint or '; there are: ' + ', '.join(ALGORITHMS)}")
-    module, _, attribute = ALGORITHMS[name].partition(":")
+    return name
+
+
+def _imported(place: str) -> Any:
+    module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def algorithms_with(key: str) -> list[str]:
-    """The algorithms whose config has this field, among those whose dependencies are installed."""
-    names = []
-    for name in ALGORITHMS:
-        with suppress(ImportError):
-            if key in trainer_class(name).config_class.model_fields:
-                names.append(name)
-    return names
+    """The algorithms whose config has this field."""
+    return [name for name in ALGORITHMS if key in config_class_of(name).model_fields]
 
 
 def _shipped_folder() -> Path:

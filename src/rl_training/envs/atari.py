@@ -15,9 +15,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rl_training.config import ATARI
 from rl_training.envs.lanes import Observation, Stepped, VectorLanes
 from rl_training.errors import ConfigError, add_extra, did_you_mean
+from rl_training.settings.config import ATARI
 from rl_training.trees import tree_map
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}

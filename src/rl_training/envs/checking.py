@@ -16,7 +16,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rl_training.config_text import parse_yaml
 from rl_training.envs.interface import (
     Broken,
     check_has_spaces,
@@ -31,6 +30,7 @@ from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes, without_wrapp
 from rl_training.envs.making import make_env
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.errors import ConfigError
+from rl_training.settings.yaml import parse_yaml
 from rl_training.trees import put_rows, tree_map
 
 STEPS = 300  # taken in each check: several episodes of most small environments

@@ -13,7 +13,6 @@ from typing import Any
 
 import gymnasium as gym
 
-from rl_training.config import Config
 from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.from_file import spec_of_file
@@ -24,6 +23,7 @@ from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.trial import first_step, is_known, look_closer
 from rl_training.envs.worker_lanes import WorkerLanes
 from rl_training.errors import ConfigError, EnvironmentFault, did_you_mean, one_line
+from rl_training.settings.config import Config
 
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 

@@ -27,7 +27,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rl_training.config import load_config
 from rl_training.data.batch import Batch
 from rl_training.errors import RunError, one_line
 from rl_training.fleet.local import die_with
@@ -35,6 +34,7 @@ from rl_training.fleet.weights import pack, unpack
 from rl_training.processes import SAFE_PATH, blocked_signals
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Now
+from rl_training.settings.loading import load_config
 
 PATIENCE = timedelta(minutes=10)  # for the slowest learner's share
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.config import load_config
 from rl_training.errors import ConfigError, one_line
 from rl_training.extras import require_extra
 from rl_training.fleet.actor import Actor, Request
@@ -25,6 +24,7 @@ from rl_training.fleet.fleet import Fleet, Lost, Outcome, Ready
 from rl_training.fleet.local import outcome_of
 from rl_training.fleet.ray_watch import MARK, name_session, start_watcher
 from rl_training.processes import handlers_kept
+from rl_training.settings.loading import load_config
 
 LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less
 

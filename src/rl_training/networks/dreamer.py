@@ -16,23 +16,7 @@ from rl_training.networks.bins import decode_bins
 from rl_training.networks.reconstruction import Reconstruction
 from rl_training.networks.rssm import RSSM, linear, mlp
 
-# Units u give everything: a memory of 8u, latents of u / 16 classes, convolutions u / 16 deep.
-SIZES = {"1M": 64, "12M": 256, "25M": 384, "50M": 512, "100M": 768, "200M": 1024, "400M": 1536}
-NUM_LATENTS, BLOCKS, NUM_BINS = 32, 8, 255
-
-
-def preset(size: str) -> dict[str, int]:
-    """The numbers of a size."""
-    units = SIZES[size]
-    return {
-        "deter_size": 8 * units,
-        "rssm_hidden": units,
-        "num_latents": NUM_LATENTS,
-        "num_classes": units // 16,
-        "units": units,
-        "cnn_depth": units // 16,
-        "blocks": BLOCKS,
-    }
+NUM_BINS = 255
 
 
 class Head(nn.Module):

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rl_training.config_text import to_yaml
 from rl_training.errors import UserError, did_you_mean
 from rl_training.reporting.page import Chart, Page, Series, draw_png, write_page
 from rl_training.reporting.records import SCORE, Record, find_runs
@@ -26,6 +25,7 @@ from rl_training.reporting.statistics import (
     profile_interval,
 )
 from rl_training.runtime.display import number
+from rl_training.settings.yaml import to_yaml
 from rl_training.terminal import printable_line
 
 TASK = ("env_id", "env_kwargs", "max_episode_steps")

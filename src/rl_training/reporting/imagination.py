@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rl_training.config import Config
 from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError, UserError, add_extra
 from rl_training.networks.rssm import State
 from rl_training.runtime.dreamer_policy import DreamerPolicy
 from rl_training.runtime.evaluation import refuse_other_spaces
 from rl_training.runtime.workflows import Which, load_agent, made_for
+from rl_training.settings.config import Config
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_leaves, tree_map
 from rl_training.trust import refuse_untrusted

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rl_training.config_text import parse_yaml, read_text
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.reporting.columns import Columns, Curve
 from rl_training.runtime.controls import find_control
+from rl_training.settings.yaml import parse_yaml, read_text
 from rl_training.state import chain, checkpoints
 from rl_training.state.formats import FIRST_COVERED
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory, changed_keys

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.config import dump_config, load_config, load_run_config
-from rl_training.config_text import parse_yaml, read_text, to_yaml
 from rl_training.errors import CheckpointError, UserError
 from rl_training.registry import shipped_configs
 from rl_training.reporting.columns import Curve
@@ -24,6 +22,8 @@ from rl_training.reporting.records import SCORE, Log, Record, Warn, entries, kno
 from rl_training.reporting.timing import Timing
 from rl_training.runtime.display import duration, number
 from rl_training.runtime.workflows import RESUMED_ELSEWHERE
+from rl_training.settings.loading import dump_config, load_config, load_run_config
+from rl_training.settings.yaml import parse_yaml, read_text, to_yaml
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
 

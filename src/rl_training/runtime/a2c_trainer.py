@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from rl_training.algorithms.a2c import a2c_loss
 from rl_training.algorithms.ppo import normalize_advantage
-from rl_training.config import field, schedulable
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import OnPolicyConfig, OnPolicyTrainer
+from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import RMSprop
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.a2c import A2CConfig
 
 
-@schedulable
-class A2CConfig(OnPolicyConfig):
-    """Advantage actor-critic, for discrete and continuous actions."""
-
-    algo: Literal["a2c"] = field("a2c", "The algorithm.")
-    num_envs: int = field(8, "Environments stepped side by side.", ge=1, le=65_536)
-    num_steps: int = field(5, "Steps in each environment per update.", ge=1, le=1_000_000)
-    learning_rate: float = field(7e-4, "RMSprop's step size.")
-    gae_lambda: float = field(
-        1.0, "Decay per step of the advantage estimate: 1 gives the paper's n-step returns, less gives GAE."
-    )
-    normalize_advantages: bool = field(False, "Whether advantages get mean 0 and deviation 1 in each update.")
-    shared_trunk: bool = field(False, "Whether actor and critic share their encoder.")
-
-
-class A2CTrainer(OnPolicyTrainer):
+class A2CTrainer(OnPolicyTrainer[A2CConfig]):
     """Advantage actor-critic (Mnih et al. 2016), Algorithm S3 with its actors in step: one update from all."""
 
     config_class = A2CConfig

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms.vtrace import ratio_statistics, vtrace
-from rl_training.config import Units, field
 from rl_training.data.batch import Batch, even_parts
 from rl_training.data.normalization import RewardScaler
 from rl_training.data.sequences import append_bootstraps, cut_sequences
@@ -25,79 +23,11 @@ from rl_training.networks.recurrent import Sequences
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import OnPolicyConfig, policy_settings
+from rl_training.runtime.on_policy import policy_settings
 from rl_training.runtime.recurrent_policy import RecurrentPolicy
 from rl_training.runtime.trainer import Trainer
+from rl_training.settings.families import ActorLearnerConfig
 from rl_training.trees import tree_map
-
-
-class ActorLearnerConfig(OnPolicyConfig):
-    """The fields of every algorithm whose actors play beside the learner."""
-
-    laid_out_by: ClassVar[tuple[str, ...]] = ("num_actors", "cell", "recurrent_size")
-
-    num_actors: int = field(2, "Actors that play beside the learner.", ge=1, le=4096)
-    num_envs: int = field(8, "Environments of each actor.", ge=1, le=65_536)
-    num_steps: int = field(20, "Steps in each environment per fragment.", ge=1, le=1_000_000)
-    batch_fragments: int | None = field(None, "Fragments per update; none: one of each actor.", ge=1)
-    num_learners: int = field(
-        1, "Processes of this machine that share the work of each gradient.", ge=1, le=64
-    )
-    fleet: Literal["local", "ray", "inline"] = field(
-        "local", "Where actors are: processes of this machine, on Ray (an extra), or nowhere (for tests)."
-    )
-    ray_address: str | None = field(
-        None, "The Ray cluster to join, auto for the one of this machine; none: a new one.", min_length=1
-    )
-    ray_resources: dict[str, float] = field({}, "What each Ray actor asks of its node besides one CPU.")
-    order: Literal["fixed", "arrival"] = field(
-        "fixed", "How fragments are taken: in turn, or as they come, which no resume can repeat."
-    )
-    min_actors: int = field(1, "Actors that must live for arrival order to go on.", ge=1)
-    max_lag: int | None = field(
-        None, "Updates by which weights may be behind, in arrival order; none: any.", ge=0
-    )
-    actor_timeout: float = field(300.0, "Seconds after which a silent actor is replaced.", gt=0)
-    vectorization: Literal["sync"] = field("sync", "An actor's environments; actors are processes already.")
-    gae_lambda: float = field(1.0, "Decay per step of V-trace's traces; 1 is the paper's.")
-    rho_bar: float = field(1.0, "Most that an action's weight may be; sets what values converge to.")
-    c_bar: float = field(1.0, "Most that a step's trace may be; sets how fast they do.")
-    shared_trunk: bool = field(False, "Whether actor and critic share their encoder, and their memory.")
-    cell: Literal["lstm", "gru"] | None = field(None, "The kind of memory; none: no memory.")
-    recurrent_size: Units = field(64, "Units of the memory.")
-
-    @property
-    def fragments_per_update(self) -> int:
-        return self.batch_fragments or self.num_actors
-
-    @property
-    def lanes_per_update(self) -> int:
-        return self.fragments_per_update * self.num_envs
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.lanes_per_update * self.num_steps
-
-    @property
-    def resumes_exactly(self) -> bool:
-        return self.order == "fixed"  # who arrives first is not for us to repeat
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> ActorLearnerConfig:
-        if self.cell is not None and self.precision != "fp32":
-            raise ValueError(
-                "precision must be fp32 where there is a cell, which knows single precision only"
-            )
-        if self.min_actors > self.num_actors:
-            raise ValueError(f"min_actors must be at most num_actors = {self.num_actors}")
-        if self.fleet != "ray" and (self.ray_address is not None or self.ray_resources):
-            name = "ray_address" if self.ray_address is not None else "ray_resources"
-            raise ValueError(f"{name} needs fleet: ray")
-        if self.max_lag is not None and self.order == "fixed":
-            raise ValueError("max_lag needs order: arrival; in fixed order the lag is constant")
-        if self.lanes_per_update % self.num_learners:
-            raise ValueError(f"num_learners must divide the {self.lanes_per_update} environments of a batch")
-        return self
 
 
 class View(NamedTuple):
@@ -110,14 +40,16 @@ class View(NamedTuple):
     parameters: Tensor  # of the action distribution
 
 
-class ActorLearnerTrainer(Trainer):
+ActorLearnerT = TypeVar("ActorLearnerT", bound=ActorLearnerConfig)
+
+
+class ActorLearnerTrainer(Trainer[ActorLearnerT]):
     """An actor-critic and the fragments of its fleet; what is learned from them is the algorithm's own `iterate`."""
 
     transient: tuple[str, ...] = ("columns", "learners")
-    config: Any
     agent: ActorCriticPolicy
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: ActorLearnerT) -> None:
         environments = make_environments(config, 1, config.seed, "train")
         super().__init__(config, environments.lanes.observation_space, environments.lanes.action_space)
         acted, _ = self.agent.act(environments.obs, self.agent.initial(1), explore=False)
@@ -136,7 +68,7 @@ class ActorLearnerTrainer(Trainer):
 
     @classmethod
     def make_agent(
-        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: ActorLearnerT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> ActorCriticPolicy:
         settings = policy_settings(config)
         if config.cell is None:

@@ -3,52 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms.appo import anchor_log_prob, appo_loss
 from rl_training.algorithms.ppo import normalize_advantage
 from rl_training.algorithms.returns import explained_variance
-from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch, minibatches
 from rl_training.data.sequences import sequence_minibatches
-from rl_training.runtime.actor_learner import ActorLearnerConfig, ActorLearnerTrainer
+from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam, flatten_parameters
-from rl_training.runtime.ppo_trainer import SurrogateConfig
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.appo import APPOConfig
 from rl_training.trees import tree_map
 
 
-@schedulable
-class APPOConfig(ActorLearnerConfig, SurrogateConfig):
-    """Asynchronous PPO with V-trace and a target network, for discrete and continuous actions."""
-
-    algo: Literal["appo"] = field("appo", "The algorithm.")
-    update_epochs: int = field(4, "Passes over each batch.")
-    learning_rate: float = field(5e-4, "Adam's step size.")
-    ent_coef: float = field(0.0, "Weight of the entropy bonus in the loss.")
-    kl_coef: float = field(0.0, "Weight of the KL divergence from the target network's policy in the loss.")
-    tau: float = field(1.0, "Share of the online network in each update of the target network; 1: a copy.")
-    target_update_interval: int = field(1, "Iterations between updates of the target network.", ge=1)
-
-    @model_validator(mode="after")
-    def _every_minibatch_has_a_lane(self) -> APPOConfig:
-        lanes = self.lanes_per_update
-        if self.cell is not None and self.num_minibatches > lanes:
-            raise ValueError(f"num_minibatches must be at most the {lanes} environments of a batch")
-        whole, kind = (self.steps_per_iteration, "steps") if self.cell is None else (lanes, "environments")
-        if self.num_learners > 1 and whole % (self.num_minibatches * self.num_learners):
-            parts = f"{self.num_minibatches} minibatches of {self.num_learners} equal shares"
-            raise ValueError(f"num_learners must divide every minibatch: {whole} {kind} are not {parts}")
-        return self
-
-
-class APPOTrainer(ActorLearnerTrainer):
+class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
     """IMPACT (Luo et al. 2020), Algorithm 1, with each batch used for several epochs at once."""
 
     config_class = APPOConfig

@@ -18,7 +18,9 @@ read. To hold a value for a while and not ramp it, give its schedule a `delay`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from rl_training.errors import did_you_mean
@@ -45,85 +47,6 @@ class Control(NamedTuple):
     @property
     def spellings(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
-
-
-def _knob(
-    name: str,
-    default: float | None,
-    description: str,
-    *aliases: str,
-    low: float = 0.0,
-    high: float = math.inf,
-    integer: bool = False,
-    limit: bool = False,
-) -> Control:
-    return Control(name, aliases, default, low, high, integer, description, limit)
-
-
-CONTROLS: dict[str, Control] = {
-    control.name: control
-    for control in (
-        _knob("learning_rate", 3e-4, "Step size of the optimizer.", "lr"),
-        _knob("ent_coef", 0.0, "Weight of the entropy bonus.", "entropy_coef", "entropy_coefficient"),
-        _knob(
-            "clip_coef", 0.2, "How far the probability ratio may leave 1.", "clip_range", "clip_coefficient"
-        ),
-        _knob("value_clip_coef", None, "How far a value may leave the old one.", "clip_range_vf"),
-        _knob("vf_coef", 0.5, "Weight of the value loss.", "value_coef"),
-        _knob("policy_coef", 1.0, "Weight of the policy loss."),
-        _knob("reward_coef", 1.0, "Weight of the loss of rewards.", "value_prefix_coef"),
-        _knob("latent_coef", 10.0, "Weight of the loss of predicted latents."),
-        _knob("consistency_coef", 2.0, "Weight of the consistency of imagined states.", "ssl_coef"),
-        _knob("max_grad_norm", 0.5, "Norm to which gradients are clipped.", limit=True),
-        _knob(
-            "target_kl",
-            None,
-            "KL divergence from the old policy at which an update stops (nats).",
-            limit=True,
-        ),
-        _knob("beta_clone", 1.0, "Weight of staying with the old policy in an auxiliary phase."),
-        _knob(
-            "discriminator_learning_rate",
-            1e-3,
-            "Step size of the discriminator's optimizer.",
-            "discriminator_lr",
-        ),
-        _knob(
-            "gradient_penalty_coef",
-            0.1,
-            "Weight of the penalty on the discriminator's slope.",
-            "gradient_penalty_weight",
-        ),
-        _knob("gamma", 0.99, "Discount per step.", "discount", high=1.0),
-        _knob("gae_lambda", 0.95, "Decay per step of the advantage estimate.", high=1.0),
-        _knob("kl_coef", 0.0, "Weight of the KL divergence from a target network's policy."),
-        _knob("rho_bar", 1.0, "Most that an old action's importance weight may be."),
-        _knob("c_bar", 1.0, "Most that a step's trace in V-trace may be."),
-        _knob("update_epochs", 4, "Passes over each rollout.", "n_epochs", low=1, integer=True),
-        _knob("temperature", 1.0, "Temperature of the distribution actions are drawn from."),
-        _knob("num_simulations", 50, "Simulations per search.", low=1, integer=True),
-        _knob("root_exploration_fraction", 0.25, "Share of noise in the root's prior.", high=1.0),
-        _knob("reanalyse_ratio", 0.0, "Share of drawn positions that are searched anew.", high=1.0),
-        _knob("epsilon", 0.05, "Share of random actions.", "exploration_epsilon", high=1.0),
-        _knob("tau", 0.005, "Share of the online network in each target update.", high=1.0),
-        _knob("replay_ratio", 1.0, "Updates per environment step."),
-        _knob("train_ratio", 32.0, "Replayed steps per environment step."),
-        _knob("imagination_horizon", 15, "Steps imagined from every state.", low=1, high=1000, integer=True),
-        _knob("return_lambda", 0.95, "Decay per step of the return's mixture.", high=1.0),
-        _knob("reconstruction_scale", 1.0, "Weight of the loss of reconstructed observations."),
-        _knob("reward_scale", 1.0, "Weight of the loss of predicted rewards."),
-        _knob("continue_scale", 1.0, "Weight of the loss of predicted ends."),
-        _knob("dynamics_scale", 1.0, "Weight of the prior's divergence from the posterior."),
-        _knob("representation_scale", 0.1, "Weight of the posterior's divergence from the prior."),
-        _knob("policy_scale", 1.0, "Weight of the policy loss."),
-        _knob("value_scale", 1.0, "Weight of the value loss in imagination."),
-        _knob("replay_value_scale", 0.3, "Weight of the value loss on the replay."),
-        _knob("priority_exponent", 0.6, "How strongly priorities shape sampling.", high=1.0),
-        _knob("importance_exponent", 0.4, "How strongly sampling bias is corrected.", high=1.0),
-    )
-}
-
-_BY_SPELLING = {spelling: control for control in CONTROLS.values() for spelling in control.spellings}
 
 
 class KnobError(ValueError):
@@ -173,17 +96,40 @@ class Knob(NamedTuple):
         return {self.schedule(step, self.total) for step in turns if step <= self.total}
 
 
+@cache
+def vocabulary() -> dict[str, Control]:
+    """Spelling -> control of every knob of the shipped algorithms: what a name means where no config class says it.
+
+    Their config classes declare them, and are imported when this is first asked for and not before.
+    """
+    return {spelling: control for control in _shipped().values() for spelling in control.spellings}
+
+
+@cache
+def _shipped() -> dict[str, Control]:
+    known: dict[str, Control] = import_module("rl_training.settings.vocabulary").vocabulary()
+    return known
+
+
 def find_control(spelling: str) -> Control | None:
-    """The control that goes by this name or alias."""
-    return _BY_SPELLING.get(spelling)
+    """The control of a shipped algorithm that goes by this name or alias."""
+    return vocabulary().get(spelling)
+
+
+def controls_of(config_class: Any) -> Mapping[str, Control]:
+    """The knobs of a config class by field: those it declares, or else those of its fields that are named like one."""
+    declared: Mapping[str, Control] | None = getattr(config_class, "controls", None)
+    if declared is not None:
+        return declared
+    return {name: known for name in config_class.model_fields if (known := find_control(name)) is not None}
 
 
 def split_key(key: str) -> tuple[Control, str, str] | None:
     """A config key in parts: `clip_range_schedule` -> (the control clip_coef, "clip_range", "_schedule")."""
     for part in (SCHEDULE, WARMUP, ""):
         spelling = key.removesuffix(part)
-        if key.endswith(part) and spelling in _BY_SPELLING:
-            return _BY_SPELLING[spelling], spelling, part
+        if key.endswith(part) and spelling in vocabulary():
+            return vocabulary()[spelling], spelling, part
     return None
 
 
@@ -229,9 +175,10 @@ def resolve(name: str, config: Any, step: int) -> Any:
             spellings, and total_timesteps, which a schedule without `steps` of its own needs.
     Absent, the knob has the table's default; None without a schedule stays None. Raises ValueError.
     """
-    control = find_control(name)
+    own: Mapping[str, Control] = getattr(config, "controls", {})
+    control = next((known for known in own.values() if name in known.spellings), find_control(name))
     if control is None:
-        raise ValueError(f"unknown knob {name!r}{did_you_mean(name, _BY_SPELLING)}")
+        raise ValueError(f"unknown knob {name!r}{did_you_mean(name, vocabulary())}")
 
     def read(key: str, default: Any = None) -> Any:
         return config.get(key, default) if isinstance(config, Mapping) else getattr(config, key, default)
@@ -275,17 +222,22 @@ def resolve_num_simulations(config: Any, step: int) -> Any:
     return resolve("num_simulations", config, step)
 
 
-def __getattr__(name: str) -> Callable[..., Any]:
-    """`resolve_<spelling>` for every spelling of every knob, called as `resolve_gamma(config, step=...)`."""
+def __getattr__(name: str) -> Any:
+    """`resolve_<spelling>` for every spelling of every knob, called as `resolve_gamma(config, step=...)`.
+
+    And `CONTROLS`, the shipped knobs by name.
+    """
+    if name == "CONTROLS":
+        return _shipped()
     spelling = name.removeprefix("resolve_")
-    if spelling == name or spelling not in _BY_SPELLING:
+    if spelling == name or name.startswith("__") or spelling not in vocabulary():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def resolver(config: Any, step: int) -> Any:
         return resolve(spelling, config, step)
 
     resolver.__name__ = resolver.__qualname__ = name
-    resolver.__doc__ = _BY_SPELLING[spelling].description
+    resolver.__doc__ = vocabulary()[spelling].description
     return resolver
 
 
@@ -353,16 +305,14 @@ class Controls:
 def compile_knobs(config: Any) -> dict[str, Knob]:
     """Every knob of a config object, by the name of its field. Raises KnobError."""
     knobs = {}
-    for name in type(config).model_fields:
-        control = find_control(name)
-        if control is not None:
-            value, schedule, warmup = (getattr(config, name + part, None) for part in PARTS)
-            if value == AUTO:
-                if schedule is not None or warmup:
-                    part = SCHEDULE if schedule is not None else WARMUP
-                    raise KnobError(f"{name}{part}: {name} is auto, so nothing else can move it", name, part)
-                continue
-            knobs[name] = compile_knob(control, name, value, schedule, warmup, config.total_timesteps)
+    for name, control in controls_of(type(config)).items():
+        value, schedule, warmup = (getattr(config, name + part, None) for part in PARTS)
+        if value == AUTO:
+            if schedule is not None or warmup:
+                part = SCHEDULE if schedule is not None else WARMUP
+                raise KnobError(f"{name}{part}: {name} is auto, so nothing else can move it", name, part)
+            continue
+        knobs[name] = compile_knob(control, name, value, schedule, warmup, config.total_timesteps)
     return knobs
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,54 +12,20 @@ from gymnasium import spaces
 
 from rl_training.algorithms.dqn import q_loss, q_target
 from rl_training.algorithms.masking import mask_logits
-from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
+from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
 from rl_training.runtime.q_policy import QPolicy
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.dqn import DQNConfig
 
 
-@schedulable
-class DQNConfig(OffPolicyConfig):
-    """Deep Q-Networks, for discrete actions; double, dueling, n-step and prioritised if you like."""
-
-    obeys_action_masks: ClassVar[bool] = True
-    laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "prioritized")
-    # The dense layer of the CNN, then the head.
-    for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
-    switched_by: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("priority_exponent", "importance_exponent"), "prioritized"
-    )
-
-    algo: Literal["dqn"] = field("dqn", "The algorithm.")
-    learning_rate: float = field(1e-4, "Adam's step size.")
-    batch_size: int = field(32, "Transitions per update.", ge=1)
-    learning_starts: int = field(50_000, "Steps with random actions before the first update.", ge=1)
-    train_frequency: int = field(4, "Steps in each environment between updates.", ge=1)
-    replay_ratio: float = field(0.25, "Updates per environment step, on average.")
-    epsilon: float = field(0.1, "Share of random actions in training.")
-    target_update_interval: int = field(10_000, "Updates of the network between two of its target.", ge=1)
-    tau: float = field(1.0, "Share of the network in its target with each update of that; 1 copies it.")
-    max_grad_norm: float | None = field(10.0, "Norm to which gradients are scaled down; none: no limit.")
-    double: bool = field(
-        False, "Whether the online network chooses the action that the target network values."
-    )
-    dueling: bool = field(False, "Whether Q is the sum of a value and of advantages.")
-    n_step: int = field(1, "Rewards summed before the target bootstraps.", ge=1, le=1000)
-    prioritized: bool = field(False, "Whether transitions with large errors are drawn more often.")
-    priority_exponent: float = field(0.6, "How strongly errors shape what is drawn: 0 is uniform.")
-    importance_exponent: float = field(0.4, "How strongly that is corrected in the loss: 1 is fully.")
-    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("relu", "What follows a hidden layer.")
-
-
-class DQNTrainer(OffPolicyTrainer):
+class DQNTrainer(OffPolicyTrainer[DQNConfig]):
     """Deep Q-learning with experience replay (Mnih et al. 2015), Algorithm 1."""
 
     config_class = DQNConfig
-    config: DQNConfig
     action_spaces = (spaces.Discrete,)
     agent: QPolicy
     transient = ("target_weights",)
@@ -74,7 +39,7 @@ class DQNTrainer(OffPolicyTrainer):
 
     @classmethod
     def make_agent(
-        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: DQNConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> QPolicy:
         assert isinstance(action_space, spaces.Discrete)
         return QPolicy(

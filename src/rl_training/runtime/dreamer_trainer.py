@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms.dreamer import (
@@ -20,12 +19,10 @@ from rl_training.algorithms.dreamer import (
     move_range,
     unimix,
 )
-from rl_training.config import Config, Units, field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.data.collector import check_finite, fresh_where_ended
 from rl_training.data.streams import StreamReplay
 from rl_training.networks.bins import bins_loss, decode_bins
-from rl_training.networks.dreamer import preset
 from rl_training.networks.rssm import State
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.dreamer_policy import DreamerPolicy, stored
@@ -33,91 +30,16 @@ from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import LaProp, flatten_parameters
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.dreamer import DreamerConfig
 from rl_training.trees import tree_map
 
 FLAGS = ("first", "last", "terminal")
-UNUSED = ("hidden_sizes", "activation", "image_encoder")
-SIZED = ("deter_size", "rssm_hidden", "num_latents", "num_classes", "units", "cnn_depth", "blocks")
 
 
-@schedulable
-class DreamerConfig(Config):
-    """DreamerV3, for discrete and continuous actions: behaviour learned in a world model's imagination."""
-
-    laid_out_by: ClassVar[tuple[str, ...]] = ("buffer_size", "batch_length")
-    samples_on_atari: ClassVar[bool] = True
-
-    algo: Literal["dreamer"] = field("dreamer", "The algorithm.")
-    num_envs: int = field(16, "Environments stepped side by side.", ge=1, le=65_536)
-    learning_rate: float = field(4e-5, "Step size of the one optimizer.")
-    entropy_coef: float = field(3e-4, "Weight of the policy's entropy.")
-    gamma: float = field(1 - 1 / 333, "Discount per step.")
-    return_lambda: float = field(0.95, "Decay per step of the return's mixture.")
-    train_ratio: float = field(32.0, "Replayed steps per environment step, on average.")
-    imagination_horizon: int = field(15, "Steps imagined from every state of a batch.")
-    reconstruction_scale: float = field(1.0, "Weight of the loss of reconstructed observations.")
-    reward_scale: float = field(1.0, "Weight of the loss of predicted rewards.")
-    continue_scale: float = field(1.0, "Weight of the loss of predicted ends.")
-    dynamics_scale: float = field(1.0, "Weight of the prior's divergence from the posterior.")
-    representation_scale: float = field(0.1, "Weight of the posterior's divergence from the prior.")
-    policy_scale: float = field(1.0, "Weight of the policy loss.")
-    value_scale: float = field(1.0, "Weight of the value loss in imagination.")
-    replay_value_scale: float = field(0.3, "Weight of the value loss on the replay.")
-    free_nats: float = field(1.0, "Divergence below which nothing is learned from it, in nats.", ge=0)
-    return_rate: float = field(0.01, "Share of each update in the returns' running percentiles.", gt=0, le=1)
-    slow_critic_rate: float = field(
-        0.02, "Share of the critic in its slow copy with each update.", gt=0, le=1
-    )
-    buffer_size: int = field(1_000_000, "Rows the replay holds, over all environments.", ge=1, le=10**9)
-    batch_size: int = field(16, "Sequences per update.", ge=1)
-    batch_length: int = field(64, "Steps of a sequence.", ge=2)
-    learning_starts: int = field(1_024, "Steps before the first update.", ge=1)
-    train_frequency: int = field(1, "Steps in each environment between updates.", ge=1)
-    refresh_latents: bool = field(False, "Whether updates replace the latents of the steps they replayed.")
-    size: Literal["1M", "12M", "25M", "50M", "100M", "200M", "400M"] = field(
-        "12M", "The networks' size, in parameters."
-    )
-    deter_size: Units | None = field(None, "Units of the memory; none: as the size says.")
-    rssm_hidden: Units | None = field(
-        None, "Units of the layers inside the dynamics; none: as the size says."
-    )
-    num_latents: Units | None = field(None, "Choices of a latent state; none: 32.")
-    num_classes: int | None = field(None, "Classes of each choice; none: as the size says.", ge=2, le=255)
-    units: Units | None = field(None, "Units of the layers of encoder, decoder and heads; none: the size's.")
-    cnn_depth: Units | None = field(None, "Unit of the convolutions' channels; none: as the size says.")
-    blocks: Units | None = field(None, "Blocks of the memory, which divide its units; none: 8.")
-    mlp_layers: int = field(3, "Layers of encoder, decoder, actor and critic.", ge=1, le=100)
-    compile: bool = field(False, "Whether the model's steps are compiled: minutes at the start.")
-    precision: Literal["fp32"] = field("fp32", "Arithmetic of the networks.")
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.train_frequency
-
-    @property
-    def network(self) -> dict[str, int]:
-        """The networks' numbers: those of the size, and what is given instead."""
-        given = {name: getattr(self, name) for name in SIZED if getattr(self, name) is not None}
-        return preset(self.size) | given | {"mlp_layers": self.mlp_layers}
-
-    @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> DreamerConfig:
-        if self.normalize_rewards:
-            raise ValueError("normalize_rewards must be false: the returns' range is normalised instead")
-        for name in UNUSED:
-            if getattr(self, name) != Config.model_fields[name].default:
-                raise ValueError(f"{name} has no effect on dreamer: its networks follow size and units")
-        sizes = self.network
-        if sizes["deter_size"] % sizes["blocks"]:
-            raise ValueError(f"deter_size must be a multiple of blocks = {sizes['blocks']}")
-        return self
-
-
-class DreamerTrainer(OffPolicyTrainer):
+class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
     """DreamerV3 (Hafner et al. 2025): world model, critic and actor, all in one step of one optimizer."""
 
     config_class = DreamerConfig
-    config: DreamerConfig
     agent: DreamerPolicy
     replay: StreamReplay
     transient = ("slow_weights", "critic_weights")
@@ -137,7 +59,7 @@ class DreamerTrainer(OffPolicyTrainer):
 
     @classmethod
     def make_agent(
-        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: DreamerConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> DreamerPolicy:
         return DreamerPolicy(
             observation_space,

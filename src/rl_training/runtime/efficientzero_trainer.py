@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -11,42 +10,16 @@ from torch import Tensor
 
 from rl_training.algorithms.efficientzero import augment, consistency_loss, value_prefixes
 from rl_training.algorithms.muzero import unrolled_loss
-from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.runtime.controls import Now
-from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer
+from rl_training.runtime.muzero_trainer import MuZeroTrainer
 from rl_training.runtime.search_policy import Plan, SearchPolicy, planning
 from rl_training.runtime.workflows import Result, train
-
-
-@schedulable
-class EfficientZeroConfig(MuZeroConfig):
-    """EfficientZero, for discrete actions: MuZero that learns from little data."""
-
-    laid_out_by: ClassVar[tuple[str, ...]] = ("prefix_horizon",)
-    switched_by: ClassVar[Mapping[str, str]] = {"consistency_coef": "consistency"}
-
-    algo: Literal["efficientzero"] = field("efficientzero", "The algorithm.")  # type: ignore[assignment]
-    value_prefix: bool = field(True, "Predict what was earned since the last reset in place of rewards.")
-    prefix_horizon: int = field(5, "Steps after which the prefix and its memory begin anew.", ge=1)
-    prefix_size: int = field(128, "Units of the LSTM that is its memory.", ge=1)
-    consistency: bool = field(True, "Whether imagined states learn to be like those of true observations.")
-    projection_size: int = field(128, "Units of the projections in which they are compared.", ge=1)
-    off_policy_correction: bool = field(True, "Whether old data is bootstrapped from sooner.")
-    horizon_tau: float = field(
-        0.3, "Share of the run after which data loses one of its `td_steps`.", gt=0, le=1000
-    )
-    reanalyse_ratio: float = field(0.99, "Share of positions whose policy is searched anew.")
-    reanalyse_values: bool = field(True, "Whether values bootstrapped from are those of new searches.")
-    augmentation: bool = field(True, "Whether frames are shifted and brightened at random.")
-    priority_exponent: float = field(0.6, "How strongly errors shape what is drawn: 0 is uniform.")
-    importance_exponent: float = field(0.4, "How strongly that is corrected in the loss: 1 is fully.")
-    policy_coef: float = field(1.0, "Weight of the policy loss.")
-    reward_coef: float = field(1.0, "Weight of the loss of the value prefix, or of the reward.")
-    consistency_coef: float = field(2.0, "Weight of the consistency loss.")
+from rl_training.settings.efficientzero import EfficientZeroConfig
+from rl_training.settings.families import OffPolicyConfig
 
 
 class Unrolled(NamedTuple):
@@ -63,16 +36,15 @@ class EfficientZeroPolicy(SearchPolicy):
     network: EfficientZeroNetwork
 
 
-class EfficientZeroTrainer(MuZeroTrainer):
+class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
     """Planning from limited data (Ye et al. 2021)."""
 
-    config_class: ClassVar[type[MuZeroConfig]] = EfficientZeroConfig
+    config_class: ClassVar[type[OffPolicyConfig]] = EfficientZeroConfig
     policy_class: ClassVar[type[SearchPolicy]] = EfficientZeroPolicy
-    config: EfficientZeroConfig
     agent: EfficientZeroPolicy
 
     @classmethod
-    def agent_settings(cls, config: Any) -> dict[str, Any]:
+    def agent_settings(cls, config: EfficientZeroConfig) -> dict[str, Any]:
         names = ("value_prefix", "prefix_size", "prefix_horizon", "consistency", "projection_size")
         return super().agent_settings(config) | {name: getattr(config, name) for name in names}
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rl_training.config import Config
 from rl_training.envs.spaces import space_to_json
 from rl_training.errors import EnvironmentFault, NonFiniteError, StorageError
 from rl_training.runtime.controls import Controls
@@ -31,6 +30,7 @@ from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
 from rl_training.runtime.trackers import Trackers
 from rl_training.runtime.trainer import Trainer
+from rl_training.settings.config import Config
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.files import AppendLog, HeldDirectory
 from rl_training.state.leaves import are_finite, is_whole, require

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.config import Config
 from rl_training.data.collector import Policy, fresh_where_ended
 from rl_training.data.demonstrations import Episode
 from rl_training.envs.lanes import Lanes
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import same_layout
 from rl_training.errors import CheckpointError
+from rl_training.settings.config import Config
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_map
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rl_training.config import Config, load_run_config
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.display import Display, QuietDisplay, script_display
@@ -26,6 +25,8 @@ from rl_training.runtime.workflows import (
     saved_config,
     threads_of,
 )
+from rl_training.settings.config import Config
+from rl_training.settings.loading import load_run_config
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.restoring import taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from rl_training.algorithms.gail import (
     gradient_penalty,
     interpolate,
 )
-from rl_training.config import Units, field, schedulable
 from rl_training.data.batch import Batch, minibatches
 from rl_training.data.demonstrations import check_fit
 from rl_training.data.imitation import ExpertPairs, Pairs, agent_pairs, draw, join, time_after_ends
@@ -28,49 +27,14 @@ from rl_training.networks.discriminator import Discriminator
 from rl_training.runtime.controls import Knobs, Now, compile_knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam
-from rl_training.runtime.ppo_trainer import PPOTrainer, SurrogateConfig
+from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.gail import GAILConfig
 from rl_training.state.leaves import are_finite, require, require_array
 from rl_training.trees import tree_leaves, tree_map
 
 
-@schedulable
-class GAILConfig(SurrogateConfig):
-    """Imitation of demonstrations by an adversary's reward and PPO's update; the environment's reward is not read."""
-
-    laid_out_by: ClassVar[tuple[str, ...]] = ("num_steps", "discriminator_rollouts")
-
-    algo: Literal["gail"] = field("gail", "The algorithm.")
-    demonstrations: str = field(
-        ..., "The expert's episodes: a .npz file of `rl-training record`, or minari:ID.", min_length=1
-    )
-    expert_episodes: int | None = field(None, "How many of them, from the first on; none: all.", ge=1)
-    expert_keep_every: int = field(1, "Of the expert's steps only each so many-th is used.", ge=1)
-    reward_form: Literal["positive", "negative", "logit"] = field(
-        "logit", "The reward: -log(1 - D), log D, or log D - log(1 - D)."
-    )
-    absorbing_states: bool = field(
-        True, "Whether what follows a termination is a state that is rewarded too, for ever."
-    )
-    discriminator_updates: int = field(4, "Updates of the discriminator per rollout; 0: it stays 1/2.", ge=0)
-    discriminator_batch_size: int = field(256, "Pairs of each side in such an update.", ge=1, le=10**6)
-    discriminator_rollouts: int = field(
-        1, "Newest rollouts that the agent's side is drawn from; 1: no replay.", ge=1
-    )
-    discriminator_learning_rate: float = field(1e-3, "Adam's step size for the discriminator.")
-    discriminator_hidden_sizes: tuple[Units, ...] = field((64, 64), "Units of its hidden layers, all tanh.")
-    gradient_penalty_coef: float = field(0.1, "Weight of the penalty on the discriminator's slope; 0: none.")
-    gradient_penalty: Literal["zero_centred", "interpolated"] = field(
-        "zero_centred",
-        "Slope 0 at the expert's pairs (R1), or slope 1 between expert and agent (WGAN-GP).",
-    )
-    spectral_norm: bool = field(False, "Whether no layer of the discriminator may stretch its input.")
-    bc_epochs: int = field(
-        0, "Passes of behaviour cloning over the expert's pairs, before anything else.", ge=0
-    )
-
-
-class GAILTrainer(PPOTrainer):
+class GAILTrainer(PPOTrainer[GAILConfig]):
     """Generative Adversarial Imitation Learning (Ho & Ermon 2016), Algorithm 1, with PPO's update for TRPO's."""
 
     transient = ("codec",)

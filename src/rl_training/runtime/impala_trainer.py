@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from rl_training.algorithms.impala import impala_loss
 from rl_training.algorithms.returns import explained_variance
-from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch
-from rl_training.runtime.actor_learner import ActorLearnerConfig, ActorLearnerTrainer
+from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam, RMSprop
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.impala import IMPALAConfig
 
 
-@schedulable
-class IMPALAConfig(ActorLearnerConfig):
-    """IMPALA: importance weighted actor-learner architecture, for discrete and continuous actions."""
-
-    algo: Literal["impala"] = field("impala", "The algorithm.")
-    optimizer: Literal["rmsprop", "adam"] = field("rmsprop", "What turns gradients into steps.")
-    optimizer_epsilon: float = field(1e-5, "Its ε; the paper's RMSprop has 0.1 for sums.", gt=0)
-    learning_rate: float = field(6e-4, "The optimizer's step size.")
-    ent_coef: float = field(0.01, "Weight of the entropy bonus in the loss.")
-
-
-class IMPALATrainer(ActorLearnerTrainer):
+class IMPALATrainer(ActorLearnerTrainer[IMPALAConfig]):
     """IMPALA (Espeholt et al. 2018), the learner's side of figure 1."""
 
     config_class = IMPALAConfig

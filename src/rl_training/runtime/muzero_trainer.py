@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -18,62 +18,33 @@ from rl_training.algorithms.muzero import (
     two_hot_loss,
     unrolled_loss,
 )
-from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.networks.muzero import Predictions
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
+from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
 from rl_training.runtime.search_policy import QUIET, Plan, SearchPolicy, most_simulations, planning
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.efficientzero import EfficientZeroConfig
+from rl_training.settings.families import OffPolicyConfig
+from rl_training.settings.gumbel_muzero import GumbelMuZeroConfig
+from rl_training.settings.muzero import MuZeroConfig
+
+MuZeroT = TypeVar("MuZeroT", bound=MuZeroConfig | GumbelMuZeroConfig | EfficientZeroConfig)
 
 
-@schedulable
-class MuZeroConfig(OffPolicyConfig):
-    """MuZero, for discrete actions: tree search with a model that is learned."""
-
-    obeys_action_masks: ClassVar[bool] = True
-    laid_out_by: ClassVar[tuple[str, ...]] = ("unroll_steps", "td_steps", "two_players")
-
-    algo: Literal["muzero"] = field("muzero", "The algorithm.")
-    learning_rate: float = field(1e-3, "Adam's step size.")
-    gamma: float = field(0.997, "Discount per step.")
-    num_simulations: int = field(50, "Simulations per search.")
-    temperature: float = field(1.0, "Actions are drawn in proportion to visits^(1/T); 0: the most visited.")
-    root_exploration_fraction: float = field(0.25, "Share of Dirichlet noise in the root's prior.")
-    dirichlet_alpha: float = field(0.3, "Parameter of that noise: below 1 it favours few actions.", gt=0)
-    two_players: bool = field(False, "Whether two sides alternate; a reward then counts for who moved.")
-    unroll_steps: int = field(5, "Steps over which the model is unrolled in training.", ge=1, le=100)
-    td_steps: int = field(5, "Rewards summed before a value target bootstraps.", ge=1, le=1000)
-    reanalyse_ratio: float = field(0.0, "Share of positions searched anew when they are learned from.")
-    vf_coef: float = field(0.25, "Weight of the value loss.")
-    priority_exponent: float = field(1.0, "How strongly errors shape what is drawn: 0 is uniform.")
-    importance_exponent: float = field(1.0, "How strongly that is corrected in the loss: 1 is fully.")
-    max_grad_norm: float | None = field(10.0, "Norm to which gradients are scaled down; none: no limit.")
-    target_update_interval: int = field(100, "Updates between two copies of the network to its target.", ge=1)
-    buffer_size: int = field(100_000, "Observations the replay holds, in all.", ge=1, le=10**9)
-    batch_size: int = field(128, "Positions per update.", ge=1)
-    learning_starts: int = field(1_000, "Steps before the first update.", ge=1)
-    replay_ratio: float = field(0.25, "Updates per environment step, on average.")
-    latent_size: int = field(64, "Units of a state; where observations are frames, channels.", ge=2)
-    support_size: int = field(300, "Compressed values and rewards are learned on -S … S.", ge=1)
-    residual_blocks: int = field(1, "Residual blocks per resolution, where observations are frames.", ge=1)
-    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("relu", "What follows a hidden layer.")
-
-
-class MuZeroTrainer(OffPolicyTrainer):
+class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
     """Planning with a learned model (Schrittwieser et al. 2020), with reanalysis (Schrittwieser et al. 2021)."""
 
-    config_class: ClassVar[type[MuZeroConfig]] = MuZeroConfig
+    config_class: ClassVar[type[OffPolicyConfig]] = MuZeroConfig
     policy_class: ClassVar[type[SearchPolicy]] = SearchPolicy
-    config: MuZeroConfig
     action_spaces = (spaces.Discrete,)
     agent: SearchPolicy
     transient = ("target_weights",)
 
-    def __init__(self, config: MuZeroConfig) -> None:
+    def __init__(self, config: MuZeroT) -> None:
         super().__init__(config)
         self.target = copy.deepcopy(self.agent.network).requires_grad_(False)
         self.optimizer = Adam([self.agent.network])
@@ -82,13 +53,13 @@ class MuZeroTrainer(OffPolicyTrainer):
 
     @classmethod
     def make_agent(
-        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: MuZeroT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> SearchPolicy:
         assert isinstance(action_space, spaces.Discrete)
         return cls.policy_class(observation_space, action_space, **cls.agent_settings(config))
 
     @classmethod
-    def agent_settings(cls, config: Any) -> dict[str, Any]:
+    def agent_settings(cls, config: MuZeroT) -> dict[str, Any]:
         names = ("normalize_observations", "device", "two_players", "dirichlet_alpha")
         layers = ("latent_size", "hidden_sizes", "activation", "image_encoder", "residual_blocks")
         settings = {name: getattr(config, name) for name in (*names, *layers, "support_size")}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium import spaces
-from pydantic import model_validator
 
 from rl_training.algorithms.masking import mask_of, pick_allowed
-from rl_training.config import Config, field
 from rl_training.data.batch import Batch
 from rl_training.data.collector import check_finite
 from rl_training.data.replay import Replay
@@ -20,48 +18,20 @@ from rl_training.envs.masking import refuse_empty_masks
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.trainer import Trainer
+from rl_training.settings.families import OffPolicyConfig
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.segments import SegmentStore
 from rl_training.trees import tree_map
 
-
-class OffPolicyConfig(Config):
-    """The fields of every algorithm that learns from a replay."""
-
-    laid_out_by: ClassVar[tuple[str, ...]] = ("buffer_size",)
-
-    learning_rate: float = field(3e-4, "Adam's step size.")
-    gamma: float = field(0.99, "Discount per step.")
-    buffer_size: int = field(
-        1_000_000, "Observations the replay holds, over all environments.", ge=1, le=10**9
-    )
-    batch_size: int = field(256, "Transitions per update.", ge=1)
-    learning_starts: int = field(5_000, "Steps with random actions before the first update.", ge=1)
-    train_frequency: int = field(1, "Steps in each environment between updates.", ge=1)
-    replay_ratio: float = field(1.0, "Updates per environment step, on average.")
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.train_frequency
-
-    @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> OffPolicyConfig:
-        if self.normalize_rewards:
-            raise ValueError(
-                "normalize_rewards must be false: a replay holds rewards of all ages as they were"
-            )
-        if self.precision != "fp32":
-            raise ValueError(f"precision must be fp32 for {self.algo}")
-        return self
+OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
 
 
-class OffPolicyTrainer(Trainer):
+class OffPolicyTrainer(Trainer[OffPolicyT]):
     """Environments and a replay of what happened in them; what is learned from it is the algorithm's own `iterate`."""
 
-    config: Any
     replay: Any
 
-    def __init__(self, config: Any, **replay: Any) -> None:
+    def __init__(self, config: OffPolicyT, **replay: Any) -> None:
         environments = make_environments(config, config.num_envs, config.seed, "train")
         super().__init__(config, environments.lanes.observation_space, environments.lanes.action_space)
         self.environments = environments

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from gymnasium import spaces
-from pydantic import model_validator
 
 from rl_training.algorithms.returns import explained_variance, gae
-from rl_training.config import Config, field
 from rl_training.data.batch import Batch, flatten_time
 from rl_training.data.collector import Collector
 from rl_training.data.normalization import RewardScaler
@@ -20,48 +17,10 @@ from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.trainer import Trainer
+from rl_training.settings.families import OnPolicyConfig
 from rl_training.trees import tree_map
 
 LEARNED_FROM = ("action", "log_prob", "value", "advantage", "return")
-
-
-class OnPolicyConfig(Config):
-    """The fields of every algorithm that learns from rollouts of its own policy."""
-
-    obeys_action_masks: ClassVar[bool] = True
-    samples_on_atari: ClassVar[bool] = True
-    # Nothing after the dense layer of the CNN, which takes most of the time and serves both heads (Mnih et al. 2016).
-    for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": (), "shared_trunk": True, "ent_coef": 0.01}
-
-    num_envs: int = field(4, "Environments stepped side by side.", ge=1, le=65_536)
-    num_steps: int = field(128, "Steps in each environment per rollout.", ge=1, le=1_000_000)
-    learning_rate: float = field(2.5e-4, "Adam's step size.")
-    gamma: float = field(0.99, "Discount per step.")
-    gae_lambda: float = field(
-        0.95, "Decay per step of the advantage estimate: 0 trusts the critic, 1 the returns."
-    )
-    ent_coef: float = field(0.0, "Weight of the entropy bonus in the loss.")
-    vf_coef: float = field(0.5, "Weight of the value loss in the loss.")
-    max_grad_norm: float | None = field(0.5, "Norm to which gradients are scaled down; none: no limit.")
-    log_std_init: float = field(0.0, "First log standard deviation of continuous actions, in model space.")
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * self.num_steps
-
-
-class MinibatchConfig(OnPolicyConfig):
-    """The fields of those that cut a rollout into minibatches."""
-
-    num_minibatches: int = field(4, "Parts into which each epoch cuts the rollout.", ge=1)
-
-    @model_validator(mode="after")
-    def _every_minibatch_has_a_row(self) -> MinibatchConfig:
-        if self.num_minibatches > self.steps_per_iteration:
-            raise ValueError(
-                f"num_minibatches must be at most num_envs * num_steps = {self.steps_per_iteration}"
-            )
-        return self
 
 
 def policy_settings(config: Any) -> dict[str, Any]:
@@ -71,14 +30,16 @@ def policy_settings(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-class OnPolicyTrainer(Trainer):
+OnPolicyT = TypeVar("OnPolicyT", bound=OnPolicyConfig)
+
+
+class OnPolicyTrainer(Trainer[OnPolicyT]):
     """An actor-critic and its rollouts; what is learned from them is the algorithm's own `iterate`."""
 
-    config: Any
     agent: ActorCriticPolicy
     policy_class: ClassVar[type[ActorCriticPolicy]] = ActorCriticPolicy
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: OnPolicyT) -> None:
         environments = make_environments(config, config.num_envs, config.seed, "train")
         super().__init__(config, environments.lanes.observation_space, environments.lanes.action_space)
         self.collector = Collector(environments, self.agent)
@@ -86,12 +47,12 @@ class OnPolicyTrainer(Trainer):
 
     @classmethod
     def make_agent(
-        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: OnPolicyT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> ActorCriticPolicy:
         return cls.policy_class(observation_space, action_space, **cls.network_settings(config))
 
     @classmethod
-    def network_settings(cls, config: Any) -> dict[str, Any]:
+    def network_settings(cls, config: OnPolicyT) -> dict[str, Any]:
         """What the policy and its network are built from, besides the spaces."""
         return policy_settings(config)
 

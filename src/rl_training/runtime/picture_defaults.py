@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rl_training.config import ATARI, Config
-from rl_training.config_text import to_yaml
 from rl_training.runtime.controls import SCHEDULE
+from rl_training.settings.config import ATARI, Config
+from rl_training.settings.yaml import to_yaml
 
 
 def with_picture_defaults(config: Config, *, by_id_alone: bool = False) -> Config:
@@ -35,8 +35,6 @@ def unwritten(config: Config) -> dict[str, Any]:
 
 def sees_pictures(config: Config) -> bool:
     """Whether the observation is a picture as the Nature CNN was made for."""
-    from rl_training.envs.making import make_env
-    from rl_training.networks.encoders import is_image, is_small_image
 
     env = make_env(config.env_id, config.env_kwargs, config.max_episode_steps)
     try:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from rl_training.config import Config
 from rl_training.envs.atari import is_atari
 from rl_training.envs.lanes import Lanes, Observation, Replayed, Stepped
 from rl_training.envs.making import make_env
@@ -20,6 +19,7 @@ from rl_training.errors import UserError, add_extra, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.evaluation import play
 from rl_training.runtime.workflows import Which, load_agent, made_for, of_task
+from rl_training.settings.config import Config
 from rl_training.state.files import WRITING
 from rl_training.state.seeding import fold
 from rl_training.terminal import unescaped

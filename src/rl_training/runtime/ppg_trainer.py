@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
-from pydantic import model_validator
 from torch import nn
 
 from rl_training.algorithms.ppg import joint_loss
 from rl_training.algorithms.ppo import normalize_advantage, surrogate_loss, value_loss
-from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch, lane_groups, minibatches, take_lanes
 from rl_training.networks.actor_critic import PhasicActorCritic
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import MinibatchConfig, OnPolicyTrainer
+from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.ppg import PPGConfig
 from rl_training.state.leaves import require
 from rl_training.trees import tree_leaves, tree_map
-
-
-@schedulable
-class PPGConfig(MinibatchConfig):
-    """Phasic Policy Gradient, for discrete and continuous actions."""
-
-    laid_out_by: ClassVar[tuple[str, ...]] = ("num_steps", "policy_iterations")
-    for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
-
-    algo: Literal["ppg"] = field("ppg", "The algorithm.")
-    num_steps: int = field(256, "Steps in each environment per rollout.", ge=1, le=1_000_000)
-    learning_rate: float = field(5e-4, "Adam's step size, in both phases.")
-    clip_coef: float = field(0.2, "How far the probability ratio may leave 1 before its gradient stops.")
-    ent_coef: float = field(0.01, "Weight of the entropy bonus in the policy's loss.")
-    vf_coef: float = field(
-        1.0, "Weight of the critic's loss, which counts through the limit of its gradient."
-    )
-    beta_clone: float = field(1.0, "Weight of staying with the old policy in an auxiliary phase.")
-    target_kl: float | None = field(
-        None, "The policy's epochs end once 1.5 times this KL, in nats, is passed; none: never."
-    )
-    policy_iterations: int = field(32, "N_pi: rollouts between two auxiliary phases.", ge=1, le=1_000_000)
-    policy_epochs: int = field(1, "E_pi: passes over each rollout for the policy.", ge=1)
-    value_epochs: int = field(1, "E_V: passes over each rollout for the critic.", ge=1)
-    auxiliary_epochs: int = field(6, "E_aux: passes over all kept rollouts in an auxiliary phase.", ge=1)
-    num_minibatches: int = field(8, "Parts into which each pass over a rollout cuts it.", ge=1)
-    auxiliary_minibatches: int = field(16, "Groups of whole lanes an auxiliary pass cuts them into.", ge=1)
-    shared_trunk: bool = field(
-        False,
-        "Whether the critic reads the policy's encoder, without a gradient into it, instead of its own.",
-    )
-    precision: Literal["fp32"] = field(
-        "fp32", "How networks compute; its phases compare outputs in single precision."
-    )
-
-    @model_validator(mode="after")
-    def _every_auxiliary_minibatch_has_a_lane(self) -> PPGConfig:
-        lanes = self.num_envs * self.policy_iterations
-        if self.auxiliary_minibatches > lanes:
-            raise ValueError(f"auxiliary_minibatches must be at most num_envs * policy_iterations = {lanes}")
-        return self
 
 
 class PhasicPolicy(ActorCriticPolicy):
@@ -71,7 +28,7 @@ class PhasicPolicy(ActorCriticPolicy):
     network_class = PhasicActorCritic
 
 
-class PPGTrainer(OnPolicyTrainer):
+class PPGTrainer(OnPolicyTrainer[PPGConfig]):
     """Phasic Policy Gradient (Cobbe et al. 2021), Algorithm 1. An iteration is one of the policy phase; the
     auxiliary phase follows every N_pi-th."""
 

@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
 from rl_training.algorithms.ppo import normalize_advantage, ppo_loss
-from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch, minibatches
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import MinibatchConfig, OnPolicyTrainer
+from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam, Optimizer
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.families import OnPolicyConfig, Surrogate
+from rl_training.settings.gail import GAILConfig
+from rl_training.settings.ppo import PPOConfig
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
 
 
-class SurrogateConfig(MinibatchConfig):
-    """The fields of PPO with any kind of network."""
-
-    update_epochs: int = field(4, "Passes over each rollout.")
-    clip_coef: float = field(0.2, "How far the probability ratio may leave 1 before its gradient stops.")
-    value_clip_coef: float | None = field(
-        None, "How far a value may leave the old one, in returns; none: no clip."
-    )
-    target_kl: float | None = field(
-        None, "The update ends once 1.5 times this KL, in nats, is passed; none: never."
-    )
-    normalize_advantages: bool = field(
-        True, "Whether each minibatch's advantages get mean 0 and deviation 1."
-    )
-    shared_trunk: bool = field(False, "Whether actor and critic share their encoder.")
+PPOConfigT = TypeVar("PPOConfigT", bound=PPOConfig | GAILConfig)
 
 
-@schedulable
-class PPOConfig(SurrogateConfig):
-    """Proximal Policy Optimization, for discrete and continuous actions."""
-
-    algo: Literal["ppo"] = field("ppo", "The algorithm.")
-
-
-class PPOTrainer(OnPolicyTrainer):
+class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
     """Proximal Policy Optimization (Schulman et al. 2017), Algorithm 1."""
 
-    config_class: ClassVar[type[SurrogateConfig]] = PPOConfig
+    config_class: ClassVar[type[OnPolicyConfig]] = PPOConfig
 
-    def __init__(self, config: SurrogateConfig) -> None:
+    def __init__(self, config: PPOConfigT) -> None:
         super().__init__(config)
         self.optimizer = Adam([self.agent.network], epsilon=1e-5)
 
@@ -74,7 +55,7 @@ def optimize_surrogate(
     parts: Iterable[Batch],
     evaluate: Callable[[Batch], Evaluated],
     optimizer: Optimizer,
-    config: SurrogateConfig,
+    config: Surrogate,
     now: Now,
     metrics: Metrics,
 ) -> None:

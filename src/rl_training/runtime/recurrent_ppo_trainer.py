@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import model_validator
-
-from rl_training.config import Units, field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
-from rl_training.runtime.ppo_trainer import Evaluated, SurrogateConfig, optimize_surrogate
+from rl_training.runtime.ppo_trainer import Evaluated, optimize_surrogate
 from rl_training.runtime.recurrent_policy import RecurrentPolicy
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.recurrent_ppo import RecurrentPPOConfig
 
 
-@schedulable
-class RecurrentPPOConfig(SurrogateConfig):
-    """Proximal Policy Optimization with an LSTM or GRU, for tasks where one observation does not tell all."""
-
-    algo: Literal["recurrent_ppo"] = field("recurrent_ppo", "The algorithm.")
-    num_envs: int = field(8, "Environments stepped side by side.", ge=1, le=65_536)
-    num_minibatches: int = field(
-        4, "Groups of whole environments into which each epoch cuts a rollout.", ge=1
-    )
-    shared_trunk: bool = field(False, "Whether actor and critic share their encoder and their memory.")
-    cell: Literal["lstm", "gru"] = field("lstm", "The kind of memory.")
-    recurrent_size: Units = field(64, "Units of the memory.")
-    hidden_sizes: tuple[Units, ...] = field((64,), "Units in each layer before the memory.")
-    precision: Literal["fp32"] = field(
-        "fp32", "How networks compute; the memory knows single precision only."
-    )
-
-    @model_validator(mode="after")
-    def _every_minibatch_has_an_environment(self) -> RecurrentPPOConfig:
-        if self.num_minibatches > self.num_envs:
-            raise ValueError(f"num_minibatches must be at most num_envs = {self.num_envs}")
-        return self
-
-
-class RecurrentPPOTrainer(OnPolicyTrainer):
+class RecurrentPPOTrainer(OnPolicyTrainer[RecurrentPPOConfig]):
     """Proximal Policy Optimization (Schulman et al. 2017) with an LSTM (Huang et al. 2022, LSTM details)."""
 
     config_class = RecurrentPPOConfig
@@ -54,7 +28,7 @@ class RecurrentPPOTrainer(OnPolicyTrainer):
         self.optimizer = Adam([self.agent.network], epsilon=1e-5)
 
     @classmethod
-    def network_settings(cls, config: Any) -> dict[str, Any]:
+    def network_settings(cls, config: RecurrentPPOConfig) -> dict[str, Any]:
         memory = {"cell": config.cell, "recurrent_size": config.recurrent_size}
         return super().network_settings(config) | memory
 

@@ -4,56 +4,23 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from gymnasium import spaces
-from pydantic import model_validator
 from torch import nn
 
 from rl_training.algorithms.sac import actor_loss, critic_loss, polyak, soft_target, temperature_loss
-from rl_training.config import Units, field, schedulable
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.networks.soft_actor_critic import TwinCritics
 from rl_training.runtime.controls import AUTO, Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.off_policy import OffPolicyConfig, OffPolicyTrainer
+from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
 from rl_training.runtime.squashed_policy import SquashedPolicy
 from rl_training.runtime.workflows import Result, train
-
-
-@schedulable
-class SACConfig(OffPolicyConfig):
-    """Soft Actor-Critic, for continuous actions."""
-
-    algo: Literal["sac"] = field("sac", "The algorithm.")
-    tau: float = field(0.005, "Share of the critics in their targets with each update.")
-    ent_coef: float | Literal["auto"] | None = field(
-        "auto", "Weight α of the entropy: auto learns it, a number fixes it; none: its schedule has it."
-    )
-    target_entropy: float | None = field(
-        None, "Entropy that a learned α keeps, in nats; none: minus the action's dimensions."
-    )
-    hidden_sizes: tuple[Units, ...] = field((256, 256), "Units in each hidden layer.")
-    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("relu", "What follows a hidden layer.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_schedule_alone_fixes_the_entropy_coefficient(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("ent_coef_schedule") is not None and "ent_coef" not in data:
-            return data | {"ent_coef": None}
-        return data
-
-    @model_validator(mode="after")
-    def _entropy_coefficient_is_learned_or_given(self) -> SACConfig:
-        scheduled = getattr(self, "ent_coef_schedule", None) is not None
-        if self.ent_coef is None and not scheduled:
-            raise ValueError("ent_coef must be auto or a number, or have a schedule")
-        if self.ent_coef != AUTO and self.target_entropy is not None:
-            raise ValueError("target_entropy would have no effect, because ent_coef is not auto")
-        return self
+from rl_training.settings.sac import SACConfig
 
 
 class Temperature(nn.Module):
@@ -64,11 +31,10 @@ class Temperature(nn.Module):
         self.log_ent_coef = nn.Parameter(torch.zeros(()))
 
 
-class SACTrainer(OffPolicyTrainer):
+class SACTrainer(OffPolicyTrainer[SACConfig]):
     """Soft Actor-Critic with a learned temperature (Haarnoja et al. 2018b), Algorithm 1."""
 
     config_class = SACConfig
-    config: SACConfig
     action_spaces = (spaces.Box,)
     agent: SquashedPolicy
     transient = ("target_weights", "target_entropy")
@@ -89,7 +55,7 @@ class SACTrainer(OffPolicyTrainer):
 
     @classmethod
     def make_agent(
-        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: SACConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> SquashedPolicy:
         assert isinstance(action_space, spaces.Box)
         if not ActionCodec(action_space).bounded.all():

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms.gumbel_muzero import improved_policy_loss
 from rl_training.algorithms.muzero import mean_entropy, two_hot_loss
 from rl_training.algorithms.scalezero import is_solved, latent_loss, mean_where, stage_is_over
-from rl_training.config import Units, field, schedulable
 from rl_training.data.batch import Batch
 from rl_training.data.random_rollout import random_observations
 from rl_training.networks.scalezero import Rows, Window
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.grouped_adam import GroupedAdam
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.off_policy import OffPolicyConfig
 from rl_training.runtime.optim import flatten_parameters
 from rl_training.runtime.scalezero_policy import ScaleZeroPolicy
 from rl_training.runtime.scalezero_tasks import Task
 from rl_training.runtime.search_policy import most_simulations, planning
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.scalezero import ScaleZeroConfig
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.segments import SegmentStore
 
@@ -36,137 +34,10 @@ SEARCH = ("max_considered_actions", "c_visit", "c_scale")
 TRANSFORMER = ("layers", "heads", "experts", "stages", "rank", "lora_alpha")
 
 
-@schedulable
-class ScaleZeroConfig(OffPolicyConfig):
-    """ScaleZero, for discrete actions: one model for several tasks, that plans with a transformer."""
-
-    obeys_action_masks: ClassVar[bool] = True
-    laid_out_by: ClassVar[tuple[str, ...]] = (
-        "env_ids",
-        "task_kwargs",
-        "unroll_steps",
-        "td_steps",
-        "context_steps",
-        "stages",
-        "lora_alpha",
-        "heads",
-        "solved_episodes",
-    )
-
-    algo: Literal["scalezero"] = field("scalezero", "The algorithm.")
-    env_ids: tuple[str, ...] = field((), "The tasks: registered Gymnasium ids, or module:EnvId.")
-    env_id: str = field("", "The tasks as one word, joined by +; for one task it may stand alone.")
-    task_kwargs: dict[str, Any] = field({}, "Arguments for making single tasks: task -> arguments.")
-    num_envs: int = field(8, "Environments of each task, stepped side by side.", ge=1, le=65_536)
-    solved_returns: dict[str, Any] = field(
-        {}, "Task -> the return at which it is solved; not named: its environment's own threshold."
-    )
-    solved_episodes: int = field(20, "Training episodes whose mean must reach that return.", ge=1)
-    learning_rate: float = field(1e-3, "Adam's step size.")
-    gamma: float = field(0.997, "Discount per step.")
-    num_simulations: int = field(16, "Simulations per search.")
-    temperature: float = field(1.0, "Loudness of the root's Gumbel noise; 0: the best action found.")
-    noise_persistence: float = field(
-        0.0, "Probability that an environment's Gumbel noise stays for one more step.", ge=0, lt=1
-    )
-    root_exploration_fraction: float = field(0.0, "Share of Dirichlet noise in the root's prior.")
-    dirichlet_alpha: float = field(0.3, "Parameter of that noise: below 1 it favours few actions.", gt=0)
-    max_considered_actions: int = field(16, "Actions that a root's simulations are shared among.", ge=1)
-    c_visit: float = field(50.0, "How far values move the improved policy before anything was visited.", ge=0)
-    c_scale: float = field(0.1, "How far values move the improved policy from the prior.", ge=0)
-    unroll_steps: int = field(10, "Steps of the windows that the model looks at.", ge=1, le=100)
-    context_steps: int = field(4, "Steps before the present one that acting looks at.", ge=0)
-    td_steps: int = field(5, "Rewards summed before a value target bootstraps.", ge=1, le=1000)
-    policy_coef: float = field(1.0, "Weight of the policy loss.")
-    vf_coef: float = field(0.5, "Weight of the value loss.")
-    reward_coef: float = field(1.0, "Weight of the reward loss.")
-    latent_coef: float = field(10.0, "Weight of the loss of the next latents.")
-    max_grad_norm: float | None = field(5.0, "Norm to which gradients are scaled down; none: no limit.")
-    tau: float = field(0.05, "Share of the network in each update of its target.")
-    buffer_size: int = field(100_000, "Observations that the replay of each task holds.", ge=1, le=10**9)
-    batch_size: int = field(64, "Windows of each task per update.", ge=1)
-    learning_starts: int = field(1_000, "Steps before the first update.", ge=1)
-    replay_ratio: float = field(0.1, "Updates per environment step, on average; each learns from all tasks.")
-    latent_size: int = field(64, "Units of a latent, and of the transformer.", ge=1, le=65_536)
-    layers: int = field(2, "Blocks of the transformer.", ge=1, le=100)
-    heads: int = field(4, "Heads of its attention; they divide latent_size.", ge=1, le=1024)
-    experts: int = field(4, "Experts in each block, of which a token goes to one.", ge=1, le=1024)
-    expert_size: int = field(128, "Hidden units of an expert, and of the one that all tokens share.", ge=1)
-    stages: int = field(
-        5, "Stages of the transformer: its weights, and the adapters after them.", ge=1, le=100
-    )
-    rank: int = field(16, "Rank of the adapters.", ge=1, le=65_536)
-    lora_alpha: float = field(16.0, "An adapter counts lora_alpha / rank times.", gt=0)
-    stage_min_updates: int = field(10_000, "Updates before the first adapter's turn can come.", ge=0)
-    stage_max_updates: int = field(20_000, "Updates of a stage after which the next begins anyway.", ge=1)
-    support_size: int = field(50, "Compressed values and rewards are learned on -S … S.", ge=1)
-    hidden_sizes: tuple[Units, ...] = field(
-        (64,), "Units in each hidden layer of encoders; the last: of heads."
-    )
-    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("gelu", "What follows a hidden layer.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_name_for_all_tasks(cls, data: Any) -> Any:
-        """`env_ids` and `env_id` say the same; a config needs one of them."""
-        ids, one = data.get("env_ids") or (), data.get("env_id") or ""
-        if not isinstance(ids, tuple) or not all(isinstance(name, str) for name in ids):
-            return data  # refused by its type
-        if not ids and one:
-            return {**data, "env_ids": tuple(one.split("+"))}
-        if one and one != "+".join(ids):
-            raise ValueError(f"env_id {one!r} and env_ids say different things; leave env_id out")
-        return {**data, "env_id": "+".join(ids)}
-
-    @model_validator(mode="after")
-    def _tasks_fit_together(self) -> ScaleZeroConfig:
-        if not self.env_ids or not all(self.env_ids):
-            raise ValueError("env_ids is missing: name at least one task")
-        if len(set(self.env_ids)) < len(self.env_ids) or any("+" in name for name in self.env_ids):
-            raise ValueError("env_ids must be names without a +, each once")
-        for key in ("task_kwargs", "solved_returns"):
-            strangers = getattr(self, key).keys() - set(self.env_ids)
-            if strangers:
-                raise ValueError(f"{key}: {', '.join(sorted(strangers))} is none of env_ids")
-        for name, arguments in self.task_kwargs.items():
-            if not isinstance(arguments, dict):
-                raise ValueError(f"task_kwargs: the arguments of {name} must be a mapping")
-        for name, score in self.solved_returns.items():
-            if not (score is None or (isinstance(score, int | float) and not isinstance(score, bool))):
-                raise ValueError(f"solved_returns: that of {name} must be a number, or none for never")
-        if self.latent_size % self.heads:
-            raise ValueError(f"heads must divide latent_size {self.latent_size}, and {self.heads} does not")
-        if self.stage_min_updates > self.stage_max_updates:
-            raise ValueError(f"stage_min_updates must be at most stage_max_updates {self.stage_max_updates}")
-        if self.context_steps >= self.unroll_steps:
-            raise ValueError(
-                f"context_steps must be below unroll_steps {self.unroll_steps}: searches need room"
-            )
-        return self
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_envs * len(self.env_ids) * self.train_frequency
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        return self.env_ids
-
-    def of_task(self, name: str) -> ScaleZeroConfig:
-        """The config of one of its tasks alone."""
-        own = {
-            "env_id": name,
-            "env_ids": (name,),
-            "env_kwargs": self.env_kwargs | self.task_kwargs.get(name, {}),
-        }
-        return self.model_copy(update=own)
-
-
-class ScaleZeroTrainer(Trainer):
+class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
     """One model for many tasks (Pu et al. 2025), on UniZero's transformer (Pu et al. 2024)."""
 
     config_class: ClassVar[type[ScaleZeroConfig]] = ScaleZeroConfig
-    config: ScaleZeroConfig
     action_spaces = (spaces.Dict,)
     agent: ScaleZeroPolicy
     transient = ("target_weights",)
@@ -196,7 +67,7 @@ class ScaleZeroTrainer(Trainer):
 
     @classmethod
     def make_agent(
-        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: ScaleZeroConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> ScaleZeroPolicy:
         assert isinstance(observation_space, spaces.Dict) and isinstance(action_space, spaces.Dict)
         names = ("normalize_observations", "device", "context_steps", "dirichlet_alpha", "latent_size")

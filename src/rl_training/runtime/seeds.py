@@ -18,7 +18,6 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.config import Config, as_begun, load_config, load_run_config
 from rl_training.errors import (
     CheckpointError,
     ConfigError,
@@ -34,6 +33,8 @@ from rl_training.runtime import workflows
 from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.engine import rounded_up, stop_signals
 from rl_training.runtime.picture_defaults import difference, with_picture_defaults
+from rl_training.settings.config import Config
+from rl_training.settings.loading import as_begun, load_config, load_run_config
 from rl_training.state import checkpoints, files
 from rl_training.state.run_directory import RunDirectory, changed_keys, directory_name
 from rl_training.terminal import escape_streams

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from rl_training.config import Config
-from rl_training.config_text import to_yaml
 from rl_training.errors import UserError, one_line
 from rl_training.extras import require_extra
+from rl_training.settings.config import Config
+from rl_training.settings.yaml import to_yaml
 from rl_training.state import chain, files
 from rl_training.state.run_directory import RunDirectory
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from gymnasium import spaces
 from torch import nn
 
-from rl_training.config import Config
 from rl_training.data.random_rollout import random_observations
 from rl_training.envs.spaces import ACTIONS, check_action_space
 from rl_training.networks.encoders import encoder_lines, is_image, is_small_image, without_small_pictures
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
+from rl_training.settings.config import Config
 from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
 
@@ -21,7 +21,10 @@ from rl_training.state.stateful import Stateful
 PHYSICAL_CORES = torch.get_num_threads()
 
 
-class Trainer(Stateful):
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+class Trainer(Stateful, Generic[ConfigT]):
     """What an algorithm must say: how its agent is made, and what an iteration is.
 
     All attributes are state unless named in `transient`. The agent is saved apart from the rest, so that a
@@ -34,10 +37,11 @@ class Trainer(Stateful):
     # Raised when the algorithm computes other numbers than before: docs/formats.md.
     revision: ClassVar[int] = 1
 
+    config: ConfigT
     agent: Any  # a Stateful that acts (data.collector.Policy)
 
     def __init__(
-        self, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        self, config: ConfigT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
         check_action_space(action_space, f"env_id {config.env_id!r}: its action", self.action_spaces)
         self.config = config
@@ -49,7 +53,7 @@ class Trainer(Stateful):
 
     @classmethod
     def make_agent(
-        cls, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: ConfigT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> Any:
         """The acting part with fresh weights: all that evaluation and `load_policy` need."""
         raise NotImplementedError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 
@@ -16,46 +15,17 @@ from rl_training.algorithms.trpo import (
     step_length,
     surrogate,
 )
-from rl_training.config import field, schedulable
 from rl_training.data.batch import Batch, minibatches
 from rl_training.errors import NonFiniteError
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import MinibatchConfig, OnPolicyTrainer
+from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
 from rl_training.runtime.workflows import Result, train
+from rl_training.settings.trpo import TRPOConfig
 
 
-@schedulable
-class TRPOConfig(MinibatchConfig):
-    """Trust Region Policy Optimization, for discrete and continuous actions."""
-
-    for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
-
-    algo: Literal["trpo"] = field("trpo", "The algorithm.")
-    num_envs: int = field(2, "Environments stepped side by side.", ge=1, le=65_536)
-    num_steps: int = field(1024, "Steps in each environment per rollout.", ge=1, le=1_000_000)
-    target_kl: float = field(0.01, "Radius δ of the trust region: the most an update may move, in nats.")
-    ent_coef: float = field(0.0, "Weight of the entropy bonus in the surrogate.")
-    cg_iterations: int = field(10, "Conjugate gradient iterations per update.", ge=1)
-    cg_damping: float = field(0.1, "Share of the identity added to the Fisher matrix.", ge=0)
-    line_search_tries: int = field(10, "Step lengths tried before an update is given up.", ge=1)
-    line_search_shrink: float = field(0.8, "Each tried step as a share of the one before.", gt=0, lt=1)
-    learning_rate: float = field(1e-3, "Adam's step size, for the value function.")
-    update_epochs: int = field(10, "Passes over each rollout in fitting the value function.")
-    num_minibatches: int = field(16, "Parts into which each of these passes cuts the rollout.", ge=1)
-    vf_coef: float = field(1.0, "Weight of the value loss, which counts through the limit of its gradient.")
-    max_grad_norm: float | None = field(None, "Norm of the value function's gradient; none: no limit.")
-    precision: Literal["fp32"] = field(
-        "fp32", "How networks compute; second derivatives need single precision."
-    )
-
-    @property
-    def shared_trunk(self) -> bool:
-        return False  # fitting the value function must not move the policy
-
-
-class TRPOTrainer(OnPolicyTrainer):
+class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
     """Trust Region Policy Optimization (Schulman et al. 2015), with GAE and a value function fitted apart."""
 
     config_class = TRPOConfig

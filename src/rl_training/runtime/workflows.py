@@ -13,8 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from rl_training.config import Config, dump_config, load_config, load_run_config
-from rl_training.config_text import to_yaml
 from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
@@ -31,6 +29,9 @@ from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.picture_defaults import difference, with_picture_defaults
 from rl_training.runtime.trackers import require_trackers
 from rl_training.runtime.trainer import Trainer, as_seen, default_threads
+from rl_training.settings.config import Config
+from rl_training.settings.loading import dump_config, load_config, load_run_config
+from rl_training.settings.yaml import to_yaml
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.formats import SHARED_REVISION
 from rl_training.state.restoring import no_larger_than, taking_over

@@ -72,7 +72,7 @@ class showing:
 
 def report_run(result: "Result", as_json: bool) -> None:
     """Prints what came out and where it lies, and exits with 128 + signal when a signal ended the run."""
-    from rl_training.config import load_run_config
+    from rl_training.settings.loading import load_run_config
     from rl_training.trust import foreign
 
     interrupted = result.interrupted

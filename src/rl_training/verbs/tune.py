@@ -48,7 +48,7 @@ def tune(
     rl-training tune ppo/cartpole --space space.yaml --trials 20
     rl-training tune runs/tune-ppo-CartPole-v1-s1
     """
-    from rl_training.config_text import to_yaml
+    from rl_training.settings.yaml import to_yaml
     from rl_training.tuning import study
 
     if study.is_study(config):
@@ -58,7 +58,7 @@ def tune(
     else:
         if space is None or trials is None:
             raise typer.BadParameter("a new search needs --space FILE and --trials N")
-        from rl_training.config import load_config
+        from rl_training.settings.loading import load_config
 
         settings = study.Settings(trials, startup, not no_pruning)
         folder = study.begin_study(load_config(config, overrides or ()), space, settings, run_dir)

@@ -1,0 +1,225 @@
+"""Config: what every algorithm's config has.
+
+    PPOConfig(env_id="CartPole-v1", clip_range=0.1)
+
+Each algorithm has one frozen class, a subclass of `Config`, with a sentence for each field. Unknown keys,
+wrong types, numbers out of range and schedules that would leave a knob's range are refused with one line:
+where it stands, what is wrong, and the nearest right name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rl_training.errors import ConfigError
+from rl_training.runtime.controls import Control, KnobError, compile_knobs
+from rl_training.settings.fields import ConfigMeta, Units, field, knob
+from rl_training.settings.keys import fields_of
+from rl_training.settings.refusals import FieldError, explain, show
+from rl_training.settings.yaml import plain
+
+DEVICE = r"^(cpu|cuda(:[0-9]+)?)$"
+ATARI = "ALE/"  # with which the ids of Atari games begin
+
+
+class Config(BaseModel, metaclass=ConfigMeta):
+    """What every algorithm's config has."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,
+    )
+
+    controls: ClassVar[Mapping[str, Control]]  # its knobs, by the names of their fields
+
+    obeys_action_masks: ClassVar[bool] = False  # whether its policies read the action masks of environments
+    samples_on_atari: ClassVar[bool] = False  # whether its policies are evaluated there with sampled actions
+    # Knob -> the field that must be true for it to have an effect.
+    switched_by: ClassVar[Mapping[str, str]] = {}
+    # Defaults of fields that differ where the observation is a picture, unless the user writes them.
+    for_pictures: ClassVar[Mapping[str, Any]] = {}
+    # The fields that the state of a run is laid out by, besides the shapes of its networks, which show by themselves;
+    # those of all base classes count too. A fork keeps them.
+    laid_out_by: ClassVar[tuple[str, ...]] = (
+        "algo",
+        "env_id",
+        "num_envs",
+        "max_episode_steps",
+        "env_kwargs",
+        "activation",
+    )
+
+    algo: str = field(..., "The algorithm.")
+    env_id: str = field(
+        ...,
+        "The environment: a registered Gymnasium id, module:EnvId, or FILE.py:Class beside the config.",
+        min_length=1,
+    )
+    seed: int = field(1, "Where all randomness of the run comes from.", ge=0, le=2**63 - 1)
+    total_timesteps: int = field(1_000_000, "Steps of the run, over all environments.", ge=1, le=10**15)
+    learning_rate: float = knob(3e-4, "Step size of the optimizer.", aliases=("lr",))
+    gamma: float = knob(0.99, "Discount per step.", high=1.0, aliases=("discount",))
+    num_envs: int = field(1, "Environments stepped side by side.", ge=1, le=65_536)
+    max_episode_steps: int | None = field(None, "Steps after which an episode is cut; none: the env's.", ge=1)
+    env_kwargs: dict[str, Any] = field({}, "Arguments for making the environment.")
+    vectorization: Literal["sync", "async"] = field("sync", "Environments in this process, or in their own.")
+    env_timeout: float | None = field(
+        300.0, "Seconds without an answer after which an async environment counts as hung; none: never.", gt=0
+    )
+    normalize_observations: bool = field(False, "Whether observations get running mean 0 and deviation 1.")
+    normalize_rewards: bool = field(False, "Whether rewards are divided by the return's running deviation.")
+    hidden_sizes: tuple[Units, ...] = field((64, 64), "Units in each hidden layer.")
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("tanh", "What follows a hidden layer.")
+    image_encoder: Literal["nature", "impala"] = field(
+        "nature",
+        "Convolutional network of images: the Nature CNN (a smaller one for small images), or IMPALA's.",
+    )
+    small_pictures: bool = field(
+        True,
+        "Whether grids of bits or floats, and of less than 11 pixels a side, have encoders of their own.",
+    )
+    precision: Literal["fp32", "bf16"] = field(
+        "fp32", "Arithmetic of the networks; bf16 needs hardware that has it."
+    )
+    log_interval: int | None = field(None, "Steps between log lines; none: run / 200, or an iteration.", ge=1)
+    eval_interval: int | None = field(None, "Steps between evaluations; none: a tenth of the run.", ge=1)
+    eval_episodes: int = field(10, "Episodes per evaluation.", ge=1)
+    eval_sample: bool | None = field(
+        None, "Whether evaluations sample actions; none: on Atari, for policies that sample in training."
+    )
+    checkpoint_interval: int | None = field(
+        None, "Steps between saves; none: run / 10, 20000 to 50000.", ge=1
+    )
+    tensorboard: bool = field(False, "Whether metrics are also written as TensorBoard events (an extra).")
+    wandb: bool = field(False, "Whether metrics are also sent to Weights & Biases (an extra).")
+    mlflow: bool = field(False, "Whether metrics are also written to MLflow (an extra).")
+    keep_checkpoints: int = field(2, "How many of the newest checkpoints are kept.", ge=2)
+    device: str = field("cpu", "Where networks are trained: cpu, cuda or cuda:N.", pattern=DEVICE)
+    torch_threads: int | None = field(
+        None, "Threads of torch; none: 1 for small nets, else all cores.", ge=1, le=256
+    )
+
+    def __init__(self, **data: Any) -> None:
+        written: dict[str, str] = {}
+        try:
+            written = fields_of(type(self), data)
+            values = {name: _soften(type(self), name, data[key]) for name, key in written.items()}
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise explain(type(self).model_fields, error) from None
+            _check_knobs(self)
+        except FieldError as error:
+            raise error.renamed(written) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ConfigError(
+            f"{name}: a config cannot be changed; make another with load_config(config, {name}={show(value)})"
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise ConfigError(f"{name}: a config cannot be changed; load_config makes another")
+
+    @property
+    def env_name(self) -> str:
+        """The environment in a word, for the name of a run's directory and for headings."""
+        return re.sub(r"(?:.*/)?([^/]+)\.py:", r"\1-", self.env_id)
+
+    @classmethod
+    def kept_by_forks(cls) -> frozenset[str]:
+        """The fields of `laid_out_by`, of this class and of all its bases."""
+        return frozenset(name for kind in cls.__mro__ for name in vars(kind).get("laid_out_by", ()))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks of a policy that plays several and must be told which; () for all others."""
+        return ()
+
+    def of_task(self, name: str) -> Config:
+        """The config of one of its tasks alone."""
+        return self
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps between two updates: the unit in which a run moves on."""
+        return self.num_envs
+
+    @property
+    def resumes_exactly(self) -> bool:
+        """Whether a killed run, resumed, ends as if it had never been killed: noted in the run's manifest."""
+        return True
+
+    @property
+    def log_every(self) -> int:
+        """Steps between log lines."""
+        return max(self.log_interval or self.total_timesteps // 200, self.steps_per_iteration)
+
+    @property
+    def eval_every(self) -> int:
+        """Steps between evaluations."""
+        return max(self.eval_interval or self.total_timesteps // 10, self.steps_per_iteration)
+
+    @property
+    def samples_evaluations(self) -> bool:
+        """Whether evaluations during training sample their actions, and do not take the likeliest."""
+        if self.eval_sample is None:
+            return self.samples_on_atari and self.env_id.startswith(ATARI)
+        return self.eval_sample
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps between checkpoints; by default so many that saving costs well under a hundredth of a run."""
+        default = min(max(self.total_timesteps // 10, 20_000), 50_000)
+        return max(self.checkpoint_interval or default, self.steps_per_iteration)
+
+
+def _soften(config_class: type[Config], name: str, value: Any) -> Any:
+    """What YAML and numpy write a little differently from a field: 1e6 for an int, a list for a tuple."""
+    annotation = config_class.model_fields[name].annotation
+    if annotation is Any or get_origin(annotation) is dict:
+        try:
+            return plain(value)
+        except ValueError as error:
+            raise FieldError(f"{name} {error}", (name,)) from None
+    return _soften_number(alternatives(annotation), value)
+
+
+def _soften_number(kinds: Sequence[Any], value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        inner = [alternatives(get_args(kind)[0])[0] for kind in kinds if get_origin(kind) is tuple]
+        return tuple(_soften_number(inner, entry) for entry in value) if inner else value
+    if isinstance(value, Real) and hasattr(value, "item"):  # a numpy scalar
+        value = value.item()
+    if int in kinds and float not in kinds and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def alternatives(annotation: Any) -> Sequence[Any]:
+    """The types a field may have: `int | None` -> (int, NoneType)."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _check_knobs(config: Config) -> None:
+    """Refuse knobs whose value or schedule leaves their range, now and not in the middle of a run."""
+    for name, control in type(config).controls.items():
+        value = getattr(config, name)
+        if control.integer and value is not None and value < control.low:
+            # A schedule may fade a whole number out, but a fixed one below the minimum is a mistake.
+            raise FieldError(f"{name} must be at least {control.low:g}, not {value}", (name,))
+    try:
+        compile_knobs(config)
+    except KnobError as error:
+        raise FieldError(str(error), (error.name + error.part, *([error.key] if error.key else []))) from None

@@ -1,0 +1,22 @@
+"""MuZero's config."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rl_training.settings.families import OffPolicyConfig, Planning
+from rl_training.settings.fields import changed, like
+from rl_training.settings.sac import SACConfig
+
+
+class MuZeroConfig(Planning, OffPolicyConfig):
+    """MuZero, for discrete actions: tree search with a model that is learned."""
+
+    algo: Literal["muzero"] = "muzero"
+    learning_rate = 1e-3
+    gamma = 0.997
+    buffer_size = changed(100_000, "Observations the replay holds, in all.")
+    batch_size = changed(128, "Positions per update.")
+    learning_starts = changed(1_000, "Steps before the first update.")
+    replay_ratio: float = like(SACConfig, 0.25)
+    activation = "relu"

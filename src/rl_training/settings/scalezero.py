@@ -1,0 +1,140 @@
+"""ScaleZero's config."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from rl_training.settings.efficientzero import EfficientZeroConfig
+from rl_training.settings.families import GumbelSearch, OffPolicyConfig, OnPolicyConfig, Planning
+from rl_training.settings.fields import changed, field, knob, like
+from rl_training.settings.refusals import FieldError, refused
+from rl_training.settings.sac import SACConfig
+
+
+class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
+    """ScaleZero, for discrete actions: one model for several tasks, that plans with a transformer."""
+
+    obeys_action_masks: ClassVar[bool] = True
+    laid_out_by: ClassVar[tuple[str, ...]] = (
+        "env_ids",
+        "task_kwargs",
+        "unroll_steps",
+        "td_steps",
+        "context_steps",
+        "stages",
+        "lora_alpha",
+        "heads",
+        "solved_episodes",
+    )
+
+    algo: Literal["scalezero"] = "scalezero"
+    env_ids: tuple[str, ...] = field((), "The tasks: registered Gymnasium ids, or module:EnvId.")
+    env_id = changed("", "The tasks as one word, joined by +; for one task it may stand alone.")
+    task_kwargs: dict[str, Any] = field({}, "Arguments for making single tasks: task -> arguments.")
+    num_envs = changed(8, "Environments of each task, stepped side by side.")
+    solved_returns: dict[str, Any] = field(
+        {}, "Task -> the return at which it is solved; not named: its environment's own threshold."
+    )
+    solved_episodes: int = field(20, "Training episodes whose mean must reach that return.", ge=1)
+    learning_rate = 1e-3
+    gamma = 0.997
+    num_simulations: int = like(Planning, 16)
+    temperature: float = like(Planning, 1.0, "Loudness of the root's Gumbel noise; 0: the best action found.")
+    noise_persistence: float = field(
+        0.0, "Probability that an environment's Gumbel noise stays for one more step.", ge=0, lt=1
+    )
+    root_exploration_fraction: float = like(Planning, 0.0)
+    dirichlet_alpha: float = like(Planning)
+    unroll_steps: int = like(Planning, 10, "Steps of the windows that the model looks at.")
+    context_steps: int = field(4, "Steps before the present one that acting looks at.", ge=0)
+    td_steps: int = like(Planning)
+    policy_coef: float = like(EfficientZeroConfig)
+    vf_coef: float = like(Planning, 0.5)
+    reward_coef: float = like(EfficientZeroConfig, 1.0, "Weight of the reward loss.")
+    latent_coef: float = knob(10.0, "Weight of the loss of the next latents.")
+    max_grad_norm: float | None = like(OnPolicyConfig, 5.0)
+    tau: float = like(SACConfig, 0.05, "Share of the network in each update of its target.")
+    buffer_size = changed(100_000, "Observations that the replay of each task holds.")
+    batch_size = changed(64, "Windows of each task per update.")
+    learning_starts = changed(1_000, "Steps before the first update.")
+    replay_ratio: float = like(
+        SACConfig, 0.1, "Updates per environment step, on average; each learns from all tasks."
+    )
+    latent_size: int = field(64, "Units of a latent, and of the transformer.", ge=1, le=65_536)
+    layers: int = field(2, "Blocks of the transformer.", ge=1, le=100)
+    heads: int = field(4, "Heads of its attention; they divide latent_size.", ge=1, le=1024)
+    experts: int = field(4, "Experts in each block, of which a token goes to one.", ge=1, le=1024)
+    expert_size: int = field(128, "Hidden units of an expert, and of the one that all tokens share.", ge=1)
+    stages: int = field(
+        5, "Stages of the transformer: its weights, and the adapters after them.", ge=1, le=100
+    )
+    rank: int = field(16, "Rank of the adapters.", ge=1, le=65_536)
+    lora_alpha: float = field(16.0, "An adapter counts lora_alpha / rank times.", gt=0)
+    stage_min_updates: int = field(10_000, "Updates before the first adapter's turn can come.", ge=0)
+    stage_max_updates: int = field(20_000, "Updates of a stage after which the next begins anyway.", ge=1)
+    support_size: int = like(Planning, 50)
+    hidden_sizes = changed((64,), "Units in each hidden layer of encoders; the last: of heads.")
+    activation = "gelu"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name_for_all_tasks(cls, data: Any) -> Any:
+        """`env_ids` and `env_id` say the same; a config needs one of them."""
+        ids, one = data.get("env_ids") or (), data.get("env_id") or ""
+        if not isinstance(ids, tuple) or not all(isinstance(name, str) for name in ids):
+            return data  # refused by its type
+        if not ids and one:
+            return {**data, "env_ids": tuple(one.split("+"))}
+        if one and one != "+".join(ids):
+            raise refused("env_id", f"{one!r} and env_ids say different things; leave env_id out")
+        return {**data, "env_id": "+".join(ids)}
+
+    @model_validator(mode="after")
+    def _tasks_fit_together(self) -> ScaleZeroConfig:
+        if not self.env_ids or not all(self.env_ids):
+            raise refused("env_ids", "is missing: name at least one task")
+        if len(set(self.env_ids)) < len(self.env_ids) or any("+" in name for name in self.env_ids):
+            raise refused("env_ids", "must be names without a +, each once")
+        for key in ("task_kwargs", "solved_returns"):
+            strangers = getattr(self, key).keys() - set(self.env_ids)
+            if strangers:
+                raise FieldError(f"{key}: {', '.join(sorted(strangers))} is none of env_ids", (key,))
+        for name, arguments in self.task_kwargs.items():
+            if not isinstance(arguments, dict):
+                raise FieldError(
+                    f"task_kwargs: the arguments of {name} must be a mapping", ("task_kwargs", name)
+                )
+        for name, score in self.solved_returns.items():
+            if not (score is None or (isinstance(score, int | float) and not isinstance(score, bool))):
+                raise FieldError(
+                    f"solved_returns: that of {name} must be a number, or none for never",
+                    ("solved_returns", name),
+                )
+        if self.latent_size % self.heads:
+            raise refused("heads", f"must divide latent_size {self.latent_size}, and {self.heads} does not")
+        if self.stage_min_updates > self.stage_max_updates:
+            raise refused("stage_min_updates", f"must be at most stage_max_updates {self.stage_max_updates}")
+        if self.context_steps >= self.unroll_steps:
+            raise refused(
+                "context_steps", f"must be below unroll_steps {self.unroll_steps}: searches need room"
+            )
+        return self
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * len(self.env_ids) * self.train_frequency
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.env_ids
+
+    def of_task(self, name: str) -> ScaleZeroConfig:
+        """The config of one of its tasks alone."""
+        own = {
+            "env_id": name,
+            "env_ids": (name,),
+            "env_kwargs": self.env_kwargs | self.task_kwargs.get(name, {}),
+        }
+        return self.model_copy(update=own)
