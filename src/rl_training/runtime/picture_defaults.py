@@ -35,6 +35,9 @@ def unwritten(config: Config) -> dict[str, Any]:
 
 def sees_pictures(config: Config) -> bool:
     """Whether the observation is a picture as the Nature CNN was made for."""
+    # Only here, so that `schedule` draws a config without Gymnasium and torch.
+    from rl_training.envs.making import make_env
+    from rl_training.networks.encoders import is_image, is_small_image
 
     env = make_env(config.env_id, config.env_kwargs, config.max_episode_steps)
     try:
