@@ -94,6 +94,13 @@ def test_other_networks_are_left_to_torch():
     assert not make(gym.spaces.Discrete(3), hidden_sizes=[512, 512])[2].fits(16)
 
 
+def test_dense_networks_with_an_encoder_each_learn_through_their_stacks():
+    image = gym.spaces.Box(0, 255, (40, 40, 3), np.uint8)
+    assert make(gym.spaces.Discrete(3))[0].stacks is not None
+    assert make(gym.spaces.Discrete(3), shared_trunk=True)[0].stacks is None
+    assert make(gym.spaces.Discrete(3), observation_space=image)[0].stacks is None
+
+
 @pytest.mark.parametrize("action_space", [gym.spaces.Discrete(3), gym.spaces.Box(-1, 1, (2,))])
 @pytest.mark.parametrize(
     "changes", [{}, {"shared_trunk": True}, {"activation": "relu"}, {"activation": "elu"}]

@@ -27,6 +27,7 @@ from rl_training.state import checkpoints, files
 from rl_training.state.checkpoints import (
     load_checkpoint,
     newest_good_checkpoint,
+    newest_progress,
     save_checkpoint,
     save_policy,
 )
@@ -139,6 +140,15 @@ def test_no_more_is_read_than_the_documentation_says(tmp_path: Path) -> None:
     os.truncate(path / SKELETON, 256 * 2**20 + 1)
     with pytest.raises(CheckpointError, match="more than the 268435456 due"):
         load_checkpoint(path)
+
+
+def test_the_newest_progress_is_that_of_the_newest_that_has_any(tmp_path: Path) -> None:
+    assert newest_progress(tmp_path) is None
+    for step, progress in ((1, {"steps": 1}), (2, {"steps": 2}), (3, [3]), (4, {"steps": 4})):
+        save_checkpoint(tmp_path, step, small_tree(step) | {"progress": progress}, 4)
+    assert newest_progress(tmp_path) == {"steps": 4}
+    (tmp_path / f"step-{4:012d}" / SKELETON).write_text("{")
+    assert newest_progress(tmp_path) == {"steps": 2}, "no list is progress"
 
 
 def test_only_the_policy_needs_only_the_weights(tmp_path: Path) -> None:

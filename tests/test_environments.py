@@ -73,6 +73,7 @@ def test_no_transition_crosses_an_episode_and_truncation_looks_at_the_final_obse
     name, t = rollout["obs"][..., 0], rollout["obs"][..., 1]
     done = rollout["terminated"] | rollout["truncated"]
     assert done.any() and rollout["truncated"].any() and rollout["terminated"].any()
+    assert rollout["reward"].dtype is torch.float32, "whatever environments give"
     assert torch.equal(rollout["age"], t)  # the carry is fresh at the first step of each episode
     same = name[1:] == name[:-1]
     assert torch.equal(same, ~done[:-1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from rl_training.algorithms.muzero import (
     unrolled_loss,
     visit_policy,
 )
-from rl_training.runtime.search_policy import check_planning
+from rl_training.runtime.search_policy import Plan, SearchPolicy, check_planning
 
 
 def test_the_transform_by_hand() -> None:
@@ -96,6 +98,8 @@ def test_half_of_a_gradient() -> None:
 def test_latents_fill_the_unit_interval() -> None:
     scaled = scale_latent(torch.tensor([[2.0, 4.0, 3.0], [-1.0, -1.0, -1.0]]))
     torch.testing.assert_close(scaled, torch.tensor([[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]), atol=1e-4, rtol=0)
+    nearly_flat = scale_latent(torch.tensor([[0.0, 1e-5]]))
+    torch.testing.assert_close(nearly_flat, torch.tensor([[0.0, 0.5]]))
     picture = scale_latent(torch.randn(2, 3, 4, 4))
     assert picture.shape == (2, 3, 4, 4)
     torch.testing.assert_close(picture.flatten(1).amax(1), torch.ones(2), atol=1e-4, rtol=0)
@@ -164,3 +168,13 @@ def test_settings_of_no_search_are_refused(changes: dict[str, float], message: s
         check_planning(SETTINGS | changes, 8)
     check_planning(SETTINGS | dict(num_simulations=1, temperature=0.0, root_exploration_fraction=1.0), 8)
     check_planning(SETTINGS | dict(root_exploration_fraction=0.0), 8)
+
+
+@pytest.mark.parametrize("explore", [False, True])
+def test_evaluation_searches_without_noise_and_at_temperature_0(explore: bool) -> None:
+    asked: dict[str, float] = {}
+    policy: Any = SimpleNamespace(
+        settings=dict(SETTINGS), plan=lambda obs, **how: asked.update(how) or Plan(*"abc")
+    )  # type: ignore[arg-type]
+    assert SearchPolicy.act(policy, None, (), explore) == ({"action": "a"}, ())
+    assert asked == SETTINGS | ({} if explore else dict(temperature=0.0, root_exploration_fraction=0.0))

@@ -22,6 +22,7 @@ from rl_training.networks.encoders import (
     SmallCNN,
     laid_out,
     orthogonal,
+    plain_first,
 )
 from rl_training.networks.exact import Shortcut
 from rl_training.networks.muzero import FrameDynamics, FrameRepresentation, MuZeroNetwork
@@ -99,6 +100,16 @@ def test_pictures_are_scaled_and_laid_out_alike_whichever_way_they_come() -> Non
     torch.testing.assert_close(first(obs.movedim(-1, 1)), encoder(obs), atol=1e-4, rtol=1e-4)
     encoder.convolutions[0].register_forward_hook(lambda *_: None)  # then no layer may be left uncalled
     torch.testing.assert_close(encoder(obs), encoder.dense(expected), atol=1e-4, rtol=1e-4)
+
+
+def test_the_first_convolution_is_computed_without_being_called_only_where_it_is_plain() -> None:
+    plain = nn.Sequential(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ReLU())
+    assert plain_first(plain) is plain[0]
+    others: list[dict[str, Any]] = [dict(bias=False), dict(groups=2), dict(dilation=2)]
+    others += [dict(padding_mode="reflect", padding=1)]
+    for settings in others:
+        assert plain_first(nn.Sequential(nn.Conv2d(2, 4, 3, **settings))) is None, settings
+    assert plain_first(nn.Sequential(nn.ReLU())) is None and plain_first(nn.Sequential()) is None
 
 
 def test_frames_go_channels_last_in_memory_and_nothing_else_does() -> None:

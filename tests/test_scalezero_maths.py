@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from rl_training.networks.scalezero import Rows, ScaleZeroNetwork
 from rl_training.networks.transformer import Transformer
 from rl_training.runtime.grouped_adam import GroupedAdam
 from rl_training.runtime.scalezero_policy import followed
+from rl_training.runtime.scalezero_trainer import ScaleZeroTrainer
 
 STAGES = 4
 
@@ -376,3 +378,52 @@ def test_a_group_that_does_not_learn_stays_where_it_is() -> None:
     found = optimizer.step((one + 100 * other).sum(), 0.1, None, ["one"])
     assert found["grad_norm"] == pytest.approx(2**0.5)
     assert one.tolist() == pytest.approx([0.8, 0.8]) and other.tolist() == pytest.approx([0.9, 0.9])
+
+
+class Staged:
+    """A network that only counts the stages that were begun."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.transformer = SimpleNamespace(begin=self.begun.append)
+
+
+def settled(updates: int, *returns: float) -> Any:
+    """A trainer of two tasks that are solved at 10, in its first stage of three, after so many updates."""
+    tasks = [
+        SimpleNamespace(number=i, returns=[each, each], target=10.0, solved=False)
+        for i, each in enumerate(returns)
+    ]
+    limits = dict(solved_episodes=2, stages=3, stage_min_updates=5, stage_max_updates=9)
+    trainer: Any = SimpleNamespace(
+        config=SimpleNamespace(**limits),
+        active=lambda: [task for task in tasks if not task.solved],
+        tasks=tasks,
+        stage=0,
+        stage_updates=updates,
+        newly_solved=0,
+        agent=SimpleNamespace(network=Staged(), stages=[0, 0]),
+        target=Staged(),
+    )
+    ScaleZeroTrainer.settle(trainer)
+    return trainer
+
+
+def test_a_solved_task_rests_and_the_next_stage_begins_for_the_others() -> None:
+    """In the network and in its target, which would otherwise judge by scales of no stage."""
+    trainer = settled(5, 10.0, 9.9)
+    assert [task.solved for task in trainer.tasks] == [True, False]
+    assert (trainer.stage, trainer.stage_updates, trainer.newly_solved) == (1, 0, 0)
+    assert trainer.agent.network.begun == trainer.target.begun == [1]
+    assert trainer.agent.stages == [0, 1], "who is solved goes on with the stage that solved it"
+
+
+def test_nothing_rests_before_the_first_stage_has_learned_enough() -> None:
+    trainer = settled(4, 10.0, 9.9)
+    assert not any(task.solved for task in trainer.tasks) and trainer.stage == 0
+
+
+def test_after_the_last_task_no_stage_begins() -> None:
+    trainer = settled(5, 10.0, 10.0)
+    assert all(task.solved for task in trainer.tasks)
+    assert (trainer.stage, trainer.newly_solved, trainer.target.begun) == (0, 2, [])

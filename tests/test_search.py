@@ -402,6 +402,24 @@ def test_a_root_does_not_know_who_searches_beside_it(kind: str) -> None:
 
 
 @either
+def test_of_equal_actions_the_first_is_tried_first(kind: str) -> None:
+    """The root's one allowed action leads to a node whose three actions are equal until they are tried; they pay
+    1, 10 and 100, in the order in which they are tried."""
+    nothing = torch.zeros(1, dtype=torch.float64)
+    root = Root(torch.zeros(1, 3), nothing, torch.zeros(1, 1))
+    paid: list[float] = []
+
+    def recurrent(latent: torch.Tensor, action: torch.Tensor) -> Any:
+        if latent[0, 0] == 1:
+            paid.append(10.0 ** action.item())
+        return nothing, nothing, torch.zeros(1, 3), nothing, latent + 1
+
+    only = np.array([[0, 1, 1]])
+    search_either(kind, root, recurrent, 4, invalid_actions=only)
+    assert paid == [1.0, 10.0, 100.0]
+
+
+@either
 @pytest.mark.parametrize("shift", [-800.0, 800.0])
 def test_only_differences_of_logits_matter(kind: str, shift: float) -> None:
     """eˣ of what the network says is infinite or 0 from there on."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import torch
 
 from rl_training.data.sequences import append_bootstraps, cut_sequences, sequence_minibatches
+from rl_training.runtime.actor_learner import ActorLearnerTrainer
 
 # The first lane's episode ends with its second step: rows 0 2 | 4, and 1 3 5.
 ENDED = np.array([[False, False], [True, False], [False, False]])
@@ -53,3 +57,18 @@ def test_minibatches_are_whole_lanes_with_their_carries() -> None:
         assert minibatch["sequences"].rows.tolist() == [[0, 1], [2, 3], [4, 5]]
         seen += lanes
     assert sorted(seen[:4]) == sorted(seen[4:]) == [0, 1, 2, 3]
+
+
+def test_a_fleets_batch_is_cut_at_terminations_and_at_time_limits() -> None:
+    terminated, truncated = NEVER.copy(), NEVER.copy()
+    terminated[0, 1], truncated[1, 0] = True, True
+    batch = {
+        "terminated": torch.from_numpy(terminated),
+        "truncated": torch.from_numpy(truncated),
+        "cut": [(1, 0, np.zeros(4))],
+    }
+    trainer: Any = SimpleNamespace(agent=SimpleNamespace(device="cpu"))
+    found = ActorLearnerTrainer._sequences(trainer, batch)
+    # Rows 0 2 | 4 of the first lane and 1 | 3 5 of the second, with rows 8 | 6 and nothing | 7 behind them.
+    assert found.rows.tolist() == [[0, 4, 1, 3], [2, 6, 0, 5], [8, 0, 0, 7]]
+    assert found.fresh.tolist() == [False, True, False, True]
