@@ -26,7 +26,7 @@ from rl_training.networks.adapters import StagedWeight
 from rl_training.networks.scalezero import Rows, ScaleZeroNetwork
 from rl_training.networks.transformer import Transformer
 from rl_training.runtime.grouped_adam import GroupedAdam
-from rl_training.runtime.scalezero_policy import followed
+from rl_training.runtime.scalezero_policy import ScaleZeroPolicy, followed
 from rl_training.runtime.scalezero_trainer import ScaleZeroTrainer
 
 STAGES = 4
@@ -367,6 +367,22 @@ def test_the_memory_of_acting_holds_the_last_steps() -> None:
     assert latents.flatten(1).tolist() == [[2.0, 3.0], [2.0, 3.0]]
     assert actions.tolist() == [[2, 3], [2, 3]] and past.tolist() == [2, 2]
     assert followed((), torch.zeros(2, 1), torch.zeros(2)) == ()
+
+
+def test_the_present_stands_behind_the_steps_before_it() -> None:
+    """Of two tasks, one with a step of its past and one with two; what lies behind the present is not read."""
+    policy: Any = SimpleNamespace(context_steps=2, device="cpu")
+    carries = [
+        (torch.tensor([[[1.0], [0.0]]]), torch.tensor([[5, 0]]), torch.tensor([1])),
+        (torch.tensor([[[2.0], [3.0]]]), torch.tensor([[6, 7]]), torch.tensor([2])),
+    ]
+    latents, actions, past = ScaleZeroPolicy._remember(policy, torch.tensor([[8.0], [9.0]]), carries)
+    assert latents.shape == (2, 3, 1)
+    assert latents[0, :2, 0].tolist() == [1, 8] and latents[1, :, 0].tolist() == [2, 3, 9]
+    assert actions.tolist() == [[5, 0], [6, 7]] and past.tolist() == [1, 2]
+    policy.context_steps = 0
+    latents, actions, past = ScaleZeroPolicy._remember(policy, torch.tensor([[8.0], [9.0]]), [])
+    assert latents.tolist() == [[[8.0]], [[9.0]]] and actions.shape == (2, 0) and past.tolist() == [0, 0]
 
 
 def test_a_group_that_does_not_learn_stays_where_it_is() -> None:
