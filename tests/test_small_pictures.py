@@ -108,6 +108,20 @@ def test_runs_from_before_small_pictures_keep_their_networks(
     assert evaluate_checkpoint(result.run_dir, episodes=1)["episodes"] == 1
 
 
+@pytest.mark.parametrize("atari", [False, True])
+def test_stacked_frames_of_a_single_emulator_are_kept_once(
+    atari: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Atari's frames; any other picture is kept whole."""
+    monkeypatch.setattr("rl_training.runtime.off_policy.is_atari", lambda env_id: atari)
+    frames: dict[str, Any] = dict(shape=[4, 36, 36], dtype="uint8")
+    config = small_config("dqn-cartpole", env_id="probe/Bright-v0", env_kwargs=frames, num_envs=1)
+    trainer = make_trainer(config)
+    assert trainer.replay.stack == (4 if atari else 1)
+    assert trainer.replay.observations.shape[1:] == ((36, 36) if atari else (4, 36, 36))
+    trainer.close()
+
+
 def test_scalezero_learns_from_small_pictures() -> None:
     config = small_config(
         "scalezero-classic", **PLANS, env_ids=["probe/Bright-v0"], env_kwargs=MINIGRID, solved_returns={}
