@@ -78,7 +78,9 @@ def test_a_kept_run_evaluates_reports_forks_and_resumes(name, tmp_path):
     manifest = json.loads((run / "manifest.json").read_bytes())
     if computes_the_same(name):
         ends = json.loads((KEPT / name).parent.joinpath("ends.json").read_text())["ends"]
-        assert resumed.metrics == ends[Path(name).name]
+        then = ends[Path(name).name]
+        # What is logged today and was not then, such as a knob that is younger, is no other number.
+        assert {each: resumed.metrics[each] for each in then} == then
     if manifest.get("results") == revisions(load_run_config(run / "config.yaml")) and computes_the_same(name):
         assert "resumed_elsewhere" not in manifest and display.warnings == []
     else:  # then it says so, and the manifest does

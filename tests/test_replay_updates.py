@@ -67,8 +67,9 @@ def test_sac(learned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     hands = ByHand(trainer.actor_optimizer, actor), ByHand(trainer.critic_optimizer, critics)
     own = copy.deepcopy(trainer.temperature)
     heat = ByHand(trainer.temperature_optimizer, own) if learned else None
-    fixed = {} if learned else {"ent_coef": 0.45}
-    now = knobs_unlike(trainer.config, learning_rate=0.02, gamma=0.8, tau=0.3, replay_ratio=1.0, **fixed)
+    more = {} if learned else {"ent_coef": 0.45}
+    more |= dict(target_entropy=-0.7, learning_rate=0.02, gamma=0.8, tau=0.3, replay_ratio=1.0)
+    now = knobs_unlike(trainer.config, **more)
     seed_everything(5)
     found = trainer.update(now.after(0))
 
@@ -98,7 +99,7 @@ def test_sac(learned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for hand in hands:
         hand.assert_same(0.02)
     if learned:
-        heat.adam(-own.log_ent_coef * (log_prob.detach().mean() - 1.0), 0.02, None)
+        heat.adam(-own.log_ent_coef * (log_prob.detach().mean() - 0.7), 0.02, None)
         heat.assert_same(0.02)
     for mine, followed, online in zip(
         trainer.target_critics.parameters(), slow.parameters(), trainer.critics.parameters(), strict=True
@@ -191,7 +192,9 @@ PLANNER_KNOBS: dict[str, Any] = dict(
     max_grad_norm=0.9,
     replay_ratio=0.5,
 )
-MORE_COEFFICIENTS = dict(policy_coef=1.3, reward_coef=0.6, consistency_coef=1.7)
+PUCT = dict(dirichlet_alpha=0.2, pb_c_init=2.0, pb_c_base=100.0)
+GUMBEL = dict(dirichlet_alpha=0.2, max_considered_actions=3, c_visit=20.0, c_scale=0.4)
+MORE_COEFFICIENTS = dict(policy_coef=1.3, reward_coef=0.6, consistency_coef=1.7, horizon_tau=0.6)
 
 
 def sharpened(obs: np.ndarray, now: Any) -> Plan:
@@ -232,9 +235,11 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     before, slow = copy.deepcopy(trainer.agent.network), copy.deepcopy(trainer.target)
     hand = ByHand(trainer.optimizer, before)
     values = PLANNER_KNOBS | dict(reanalyse_ratio=float(anew)) | (MORE_COEFFICIENTS if own else {})
+    values |= GUMBEL if algo == "gumbel_muzero" else PUCT
     now = knobs_unlike(trainer.config, **values).after(0)
     found = trainer.update(now)
     assert seen["args"] == (8, 0.8, 0.2)
+    assert trainer.replay.steps_per_cut == (0.6 * 1000 if own else float("inf"))
     batch = seen["batch"]
 
     def raw(slot: int) -> np.ndarray:
@@ -318,9 +323,11 @@ def test_what_is_searched_anew() -> None:
         asked: list[Any] = []
         trainer.agent.plan = lambda obs, asked=asked, **settings: asked.append(settings)  # type: ignore[method-assign]
         more = MORE_COEFFICIENTS if algo == "efficientzero" else {}
-        now = knobs_unlike(trainer.config, **PLANNER_KNOBS, **more, reanalyse_ratio=1.0).after(0)
+        now = knobs_unlike(trainer.config, **PLANNER_KNOBS, **PUCT, **more, reanalyse_ratio=1.0).after(0)
         trainer.search_anew(None, now)
-        as_it_acts = dict(num_simulations=3, temperature=0.5, root_exploration_fraction=0.1, gamma=0.8)
+        as_it_acts = dict(
+            num_simulations=3, temperature=0.5, root_exploration_fraction=0.1, gamma=0.8, **PUCT
+        )
         if algo == "muzero":
             quiet = dict(temperature=0.0, root_exploration_fraction=0.0, network=trainer.target)
             assert asked == [as_it_acts | quiet]
@@ -360,6 +367,7 @@ def test_scalezero(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, group in groups.items()
     }
     shared = {k: v for k, v in PLANNER_KNOBS.items() if not k.endswith("_exponent")}
+    shared |= GUMBEL | dict(noise_persistence=0.3)
     shared |= dict(root_exploration_fraction=0.1, latent_coef=3.0, policy_coef=1.3, reward_coef=0.6, tau=0.4)
     found = trainer.update(knobs_unlike(trainer.config, **shared).after(0))
 

@@ -135,7 +135,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         # The slow critic follows.
         self.slow_weights.lerp_(
             torch.cat([weight.detach().flatten() for weight in self.critic_weights]),
-            self.config.slow_critic_rate,
+            now.slow_critic_rate,
         )
         if self.config.refresh_latents:
             self.replay.put_latents(batch["lane"], batch["row"], **stored(self.agent.network, state))
@@ -181,7 +181,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
             returns = lambda_returns(network.rewards(features), live, value, now.return_lambda)
             weight = imagined_weights(live)[:-1]
             # Returns are scaled to a range of 1 between their 5th and 95th percentiles, but never up.
-            move_range(self.return_low, self.return_high, returns, self.config.return_rate)
+            move_range(self.return_low, self.return_high, returns, now.return_rate)
             scale = (self.return_high - self.return_low).clamp_min(1.0)
             advantage = (returns - value[:-1]) / scale
             slow = decode_bins(self.slow_critic(features[:-1]), bins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -48,12 +49,10 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         names = ("value_prefix", "prefix_size", "prefix_horizon", "consistency", "projection_size")
         return super().agent_settings(config) | {name: getattr(config, name) for name in names}
 
-    def make_replay(self, obs: Any, **settings: Any) -> Any:
+    def steps_per_cut(self, now: Now) -> float:
+        # l = clip(n - ⌊age / (τ T)⌋, 1, n)
         config = self.config
-        if config.off_policy_correction:
-            # l = clip(n - ⌊age / (τ T)⌋, 1, n)
-            settings |= {"steps_per_cut": config.horizon_tau * config.total_timesteps}
-        return super().make_replay(obs, **settings)
+        return now.horizon_tau * config.total_timesteps if config.off_policy_correction else math.inf
 
     def search_anew(self, obs: Any, now: Now) -> Plan:
         # With the root's noise as in acting: policies that learn from themselves without it forget alternatives.

@@ -20,11 +20,6 @@ class GumbelMuZeroTrainer(MuZeroTrainer[GumbelMuZeroConfig]):
     config_class: ClassVar[type[OffPolicyConfig]] = GumbelMuZeroConfig
     policy_class: ClassVar[type[SearchPolicy]] = GumbelSearchPolicy
 
-    @classmethod
-    def agent_settings(cls, config: GumbelMuZeroConfig) -> dict[str, Any]:
-        own = {name: getattr(config, name) for name in ("max_considered_actions", "c_visit", "c_scale")}
-        return super().agent_settings(config) | own
-
     def policy_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return improved_policy_loss(logits, target)
 

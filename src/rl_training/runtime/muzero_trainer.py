@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -60,7 +61,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     @classmethod
     def agent_settings(cls, config: MuZeroT) -> dict[str, Any]:
-        names = ("normalize_observations", "device", "two_players", "dirichlet_alpha")
+        names = ("normalize_observations", "device", "two_players")
         layers = ("latent_size", "hidden_sizes", "activation", "image_encoder", "residual_blocks")
         settings = {name: getattr(config, name) for name in (*names, *layers, "support_size")}
         searches = {"settings": planning(Controls.of(config).at(0).after(0))}
@@ -121,9 +122,14 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     def draw(self, now: Now) -> Batch:
         gamma = now.gamma * self.agent.discount_sign
+        self.replay.steps_per_cut = self.steps_per_cut(now)
         batch = self.replay.sample_by_priority(self.config.batch_size, gamma, now.importance_exponent)
         device = self.agent.device
         return {name: part.to(device) if isinstance(part, Tensor) else part for name, part in batch.items()}
+
+    def steps_per_cut(self, now: Now) -> float:
+        """Age in steps at which data loses one of its n rewards; never."""
+        return math.inf
 
     def value_target(self, batch: Batch, now: Now) -> Tensor:
         """z [K + 1, B], after `batch["policy"]` is renewed where positions are searched anew."""

@@ -37,7 +37,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
     config_class = SACConfig
     action_spaces = (spaces.Box,)
     agent: SquashedPolicy
-    transient = ("target_weights", "target_entropy")
+    transient = ("target_weights",)
 
     def __init__(self, config: SACConfig) -> None:
         super().__init__(config)
@@ -49,9 +49,6 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         self.critic_optimizer = Adam([self.critics])
         self.temperature_optimizer = Adam([self.temperature]) if self.temperature is not None else None
         self.target_weights, _ = flatten_parameters(list(self.target_critics.parameters()))
-        self.target_entropy = (
-            -self._num_dimensions() if config.target_entropy is None else config.target_entropy
-        )
 
     @classmethod
     def make_agent(
@@ -101,7 +98,8 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
 
         # Adjust the temperature.
         if temperature is not None and self.temperature_optimizer is not None:
-            loss = temperature_loss(temperature.log_ent_coef, log_prob.detach(), self.target_entropy)
+            least = -self._num_dimensions() if now.target_entropy is None else now.target_entropy
+            loss = temperature_loss(temperature.log_ent_coef, log_prob.detach(), least)
             self.temperature_optimizer.step(loss, now.learning_rate, None)
 
         # Update the target networks.

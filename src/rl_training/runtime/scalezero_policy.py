@@ -41,7 +41,7 @@ class ScaleZeroPolicy(Stateful):
 
     transient = (
         *("device", "tasks", "num_actions", "num_stages", "context_steps"),
-        *("search_settings", "dirichlet_alpha", "most_simulations"),
+        *("first_settings", "max_depth", "most_simulations"),
     )
 
     def __init__(
@@ -53,18 +53,16 @@ class ScaleZeroPolicy(Stateful):
         normalize_observations: bool,
         device: str,
         context_steps: int,
-        dirichlet_alpha: float,
         settings: dict[str, Any],
         most_simulations: int,
-        search: dict[str, Any],
         **network: Any,
     ) -> None:
         self.device = torch.device(device)
         self.tasks, self.num_actions, self.context_steps = tuple(tasks), tuple(num_actions), context_steps
-        self.settings, self.most_simulations = settings, most_simulations
-        self.dirichlet_alpha, self.num_stages = dirichlet_alpha, network["transformer"]["stages"]
+        self.settings, self.first_settings, self.most_simulations = settings, dict(settings), most_simulations
+        self.num_stages = network["transformer"]["stages"]
         # Beyond the window that it learns from, the model knows no positions.
-        self.search_settings = search | {"max_depth": network["window"] - context_steps}
+        self.max_depth = network["window"] - context_steps
         self.network = ScaleZeroNetwork(observation_spaces, num_actions, **network).to(self.device)
         self.normalizers = [
             ObservationNormalizer(space) if normalize_observations else None for space in observation_spaces
@@ -72,7 +70,7 @@ class ScaleZeroPolicy(Stateful):
         self.stages = [0] * len(self.tasks)
 
     def check_state(self) -> None:
-        check_planning(self.settings, self.most_simulations)
+        check_planning(self.settings, self.first_settings, self.most_simulations)
         stages = all(is_whole(stage, high=self.num_stages) for stage in self.stages)
         require(stages and len(self.stages) == len(self.tasks), "stages: not one of each task")
 
@@ -103,17 +101,16 @@ class ScaleZeroPolicy(Stateful):
         tasks: Sequence[int],
         obs: Sequence[Any],
         carries: Sequence[Carry],
-        *,
-        num_simulations: int,
-        temperature: float,
-        root_exploration_fraction: float,
-        gamma: float,
         noise: Sequence[np.ndarray] | None = None,
+        **settings: Any,
     ) -> list[TaskPlan]:
         """Search from raw observations [B, ...] of tasks that act with the same stage, all of them at once.
 
-        noise: Gumbel(0) noise [B, A] of each task, A being the most actions that a task has; none: drawn here
+        settings: what `planning` gives; where a name is left out, as training searched last
+        noise:    Gumbel(0) noise [B, A] of each task, A being the most actions that a task has; none: drawn here
         """
+        settings = self.settings | settings
+        temperature, fraction = settings["temperature"], settings["root_exploration_fraction"]
         (stage,) = {self.stages[task] for task in tasks}
         weights = self.network.weights(stage)
         latents = [
@@ -121,7 +118,7 @@ class ScaleZeroPolicy(Stateful):
         ]
         rows = Rows(tuple(tasks), tuple(len(part) for part in latents))
         root = Root(*self.network.initial(rows, *self._remember(torch.cat(latents), carries), weights))
-        discount = torch.full_like(root.value, gamma)
+        discount = torch.full_like(root.value, settings["gamma"])
 
         def recurrent(node: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
             reward, logits, value, node = self.network.recurrent(rows, node, action, weights)
@@ -133,18 +130,22 @@ class ScaleZeroPolicy(Stateful):
             gumbel = np.random.gumbel(size=shape) if temperature else np.zeros(shape)
         else:
             gumbel = np.concatenate(noise)
-        if root_exploration_fraction:
-            favour = torch.from_numpy(self._dirichlet(invalid)).to(root.prior_logits)
+        if fraction:
+            drawn = self._dirichlet(invalid, settings["dirichlet_alpha"])
+            favour = torch.from_numpy(drawn).to(root.prior_logits)
             forbidden = torch.from_numpy(invalid).to(self.device)
-            mixed = mixed_prior(root.prior_logits, favour, root_exploration_fraction, forbidden)
+            mixed = mixed_prior(root.prior_logits, favour, fraction, forbidden)
             root = root._replace(prior_logits=mixed)
         result = gumbel_muzero_search(
             root,
             recurrent,
-            num_simulations=int(num_simulations),
+            num_simulations=int(settings["num_simulations"]),
             gumbel=gumbel * temperature,
+            max_considered_actions=int(settings["max_considered_actions"]),
+            c_visit=settings["c_visit"],
+            c_scale=settings["c_scale"],
             invalid_actions=invalid,
-            **self.search_settings,
+            max_depth=self.max_depth,
         )
         found = (result.action, result.action_weights, result.value, torch.cat(latents))
         parts = zip(tasks, carries, *(part.split(rows.counts) for part in found), strict=True)
@@ -178,9 +179,9 @@ class ScaleZeroPolicy(Stateful):
             invalid[:, : self.num_actions[task]] |= np.asarray(mask) == 0
         return invalid
 
-    def _dirichlet(self, invalid: np.ndarray) -> np.ndarray:
+    def _dirichlet(self, invalid: np.ndarray, alpha: float) -> np.ndarray:
         """Noise [B, A] that sums to 1 over the actions that are allowed."""
-        noise = np.random.standard_gamma(self.dirichlet_alpha, invalid.shape) * ~invalid
+        noise = np.random.standard_gamma(alpha, invalid.shape) * ~invalid
         # For small α all draws of a row can be 0 in floating point: then nothing is favoured.
         total, even = noise.sum(-1, keepdims=True), ~invalid / (~invalid).sum(-1, keepdims=True)
         return np.divide(noise, total, out=even, where=total > 0)

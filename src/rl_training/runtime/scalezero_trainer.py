@@ -30,7 +30,6 @@ from rl_training.state.leaves import is_whole, require
 from rl_training.state.segments import SegmentStore
 
 LOSSES = ("policy_loss", "value_loss", "reward_loss", "latent_loss")
-SEARCH = ("max_considered_actions", "c_visit", "c_scale")
 TRANSFORMER = ("layers", "heads", "experts", "stages", "rank", "lora_alpha")
 
 
@@ -70,7 +69,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         cls, config: ScaleZeroConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> ScaleZeroPolicy:
         assert isinstance(observation_space, spaces.Dict) and isinstance(action_space, spaces.Dict)
-        names = ("normalize_observations", "device", "context_steps", "dirichlet_alpha", "latent_size")
+        names = ("normalize_observations", "device", "context_steps", "latent_size")
         network = ("hidden_sizes", "activation", "image_encoder", "support_size")
         actions = [action_space[name] for name in config.env_ids]
         assert all(isinstance(space, spaces.Discrete) for space in actions)
@@ -80,7 +79,6 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
             [int(space.n) for space in actions],  # type: ignore[attr-defined]
             settings=planning(Controls.of(config).at(0).after(0)),
             most_simulations=most_simulations(config),
-            search={name: getattr(config, name) for name in SEARCH},
             window=config.unroll_steps,
             transformer={name: getattr(config, name) for name in TRANSFORMER}
             | {"hidden": config.expert_size},
@@ -120,7 +118,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
             now = knobs.after(t * per_step)
             if active:
                 obs, carries = zip(*((task.environments.obs, task.carry) for task in active), strict=True)
-                most, persistence = self.agent.network.most_actions, config.noise_persistence
+                most, persistence = self.agent.network.most_actions, now.noise_persistence
                 noise = [task.draw_noise(most, persistence) for task in active]
                 numbers = [task.number for task in active]
                 plans = self.agent.plan(numbers, obs, carries, **planning(now), noise=noise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,12 +22,14 @@ from rl_training.search import Root, gumbel_muzero_search, muzero_search
 from rl_training.state.leaves import are_finite, require
 
 PLANNING = ("num_simulations", "temperature", "root_exploration_fraction", "gamma")
-QUIET = {"temperature": 0.0, "root_exploration_fraction": 0.0}
+# What searches of one kind or another have besides.
+CONSTANTS = ("dirichlet_alpha", "pb_c_init", "pb_c_base", "max_considered_actions", "c_visit", "c_scale")
+QUIET: dict[str, Any] = {"temperature": 0.0, "root_exploration_fraction": 0.0}
 
 
 def planning(now: Now) -> dict[str, Any]:
-    """What a search must know of the knobs."""
-    return {name: getattr(now, name) for name in PLANNING}
+    """What a search must know of the knobs: those that its algorithm has."""
+    return {name: getattr(now, name) for name in (*PLANNING, *CONSTANTS) if name in vars(now)}
 
 
 def most_simulations(config: Any) -> int:
@@ -34,13 +37,20 @@ def most_simulations(config: Any) -> int:
     return max(1, round(compile_knobs(config)["num_simulations"].highest))
 
 
-def check_planning(settings: dict[str, Any], most: int) -> None:
-    """Refuse what `planning` never gave; a search that was longer before a fork is as long as it may be here."""
+def check_planning(settings: dict[str, Any], first: Mapping[str, Any], most: int) -> None:
+    """Refuse what `planning` never gave; a search that was longer before a fork is as long as it may be here.
+
+    first: the settings at the run's first step, which constants have that an older run did not save
+    """
+    settings |= {name: first[name] for name in CONSTANTS if name in first and name not in settings}
     require(
-        settings.keys() == set(PLANNING) and are_finite(settings.values()), "settings: not those of a search"
+        settings.keys() == first.keys() and are_finite(settings.values()), "settings: not those of a search"
     )
     require(settings["num_simulations"] >= 1 and settings["temperature"] >= 0, "settings: no search")
     require(0 <= settings["root_exploration_fraction"] <= 1, "settings: no share of noise")
+    least = {"dirichlet_alpha": 1e-9, "pb_c_base": 1, "max_considered_actions": 1}
+    constants = [name for name in CONSTANTS if name in settings]
+    require(all(settings[name] >= least.get(name, 0) for name in constants), "settings: no search")
     settings["num_simulations"] = min(settings["num_simulations"], most)
 
 
@@ -59,7 +69,7 @@ class SearchPolicy(FeedForwardPolicy):
     """
 
     network_class: ClassVar[type[MuZeroNetwork]] = MuZeroNetwork
-    transient: tuple[str, ...] = ("num_actions", "discount_sign", "dirichlet_alpha", "most_simulations")
+    transient: tuple[str, ...] = ("num_actions", "discount_sign", "first_settings", "most_simulations")
     greedy_leaves_out: ClassVar[str] = "a search with its networks"
 
     def __init__(
@@ -70,7 +80,6 @@ class SearchPolicy(FeedForwardPolicy):
         normalize_observations: bool,
         device: str,
         two_players: bool,
-        dirichlet_alpha: float,
         settings: dict[str, Any],
         most_simulations: int,
         **network: Any,
@@ -79,13 +88,12 @@ class SearchPolicy(FeedForwardPolicy):
         self.num_actions = int(action_space.n)
         # In a game of two what is good for who moves next is bad for who moves now.
         self.discount_sign = -1.0 if two_players else 1.0
-        self.dirichlet_alpha = dirichlet_alpha
-        self.settings, self.most_simulations = settings, most_simulations
+        self.settings, self.first_settings, self.most_simulations = settings, dict(settings), most_simulations
         self.network = self.network_class(observation_space, self.num_actions, **network).to(self.device)
         self.small = None
 
     def check_state(self) -> None:
-        check_planning(self.settings, self.most_simulations)
+        check_planning(self.settings, self.first_settings, self.most_simulations)
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         return {"action": self.plan(obs, **self.settings | ({} if explore else QUIET)).action}, carry
@@ -100,56 +108,46 @@ class SearchPolicy(FeedForwardPolicy):
         with torch.no_grad():
             return self.network.initial(self.inputs(obs))[1].cpu().numpy()
 
-    def plan(
-        self,
-        obs: Any,
-        *,
-        num_simulations: int,
-        temperature: float,
-        root_exploration_fraction: float,
-        gamma: float,
-        network: MuZeroNetwork | None = None,
-    ) -> Plan:
-        """Search from raw observations [B, ...] with the network, or with another one."""
-        network = network or self.network
+    def plan(self, obs: Any, *, network: MuZeroNetwork | None = None, **settings: Any) -> Plan:
+        """Search from raw observations [B, ...] with the network, or with another one.
+
+        settings: what `planning` gives; where a name is left out, as training searched last
+        """
+        network, settings = network or self.network, self.settings | settings
         refuse_empty_masks(obs, (self.num_actions,))
         with torch.inference_mode():
             root = Root(*network.initial(self.inputs(obs)))
-            discount = torch.full_like(root.value, gamma * self.discount_sign)
+            discount = torch.full_like(root.value, settings["gamma"] * self.discount_sign)
 
             def recurrent(latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
                 reward, logits, value, latent = network.recurrent(latent, action)
                 return reward, discount, logits, value, latent
 
             invalid = np.asarray(obs[MASK]) == 0 if isinstance(obs, dict) and MASK in obs else None
-            return self.search(
-                root, recurrent, invalid, int(num_simulations), temperature, root_exploration_fraction
-            )
+            return self.search(root, recurrent, invalid, settings)
 
     def search(
-        self,
-        root: Root,
-        recurrent: Any,
-        invalid: np.ndarray | None,
-        num_simulations: int,
-        temperature: float,
-        root_exploration_fraction: float,
+        self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, Any]
     ) -> Plan:
+        fraction, temperature = settings["root_exploration_fraction"], settings["temperature"]
+        noise = self.dirichlet(len(root.value), invalid, settings["dirichlet_alpha"]) if fraction else None
         result = muzero_search(
             root,
             recurrent,
-            num_simulations=num_simulations,
-            root_noise=self.dirichlet(len(root.value), invalid) if root_exploration_fraction else None,
-            root_exploration_fraction=root_exploration_fraction,
+            num_simulations=int(settings["num_simulations"]),
+            root_noise=noise,
+            root_exploration_fraction=fraction,
+            pb_c_init=settings["pb_c_init"],
+            pb_c_base=settings["pb_c_base"],
             invalid_actions=invalid,
         )
         chances = visit_policy(result.visit_counts, temperature)
         action = chances.multinomial(1).squeeze(-1) if temperature else chances.argmax(-1)
         return Plan(action.cpu().numpy(), result.action_weights.cpu().numpy(), result.value.cpu().numpy())
 
-    def dirichlet(self, count: int, invalid: np.ndarray | None) -> np.ndarray:
+    def dirichlet(self, count: int, invalid: np.ndarray | None, alpha: float) -> np.ndarray:
         """Noise [B, A] that sums to 1 over the actions that are allowed."""
-        noise = np.random.standard_gamma(self.dirichlet_alpha, (count, self.num_actions))
+        noise = np.random.standard_gamma(alpha, (count, self.num_actions))
         if invalid is not None:
             noise *= ~invalid
         # For small α all draws of a row can be 0 in floating point: then nothing is favoured.
@@ -160,39 +158,25 @@ class SearchPolicy(FeedForwardPolicy):
 class GumbelSearchPolicy(SearchPolicy):
     """Gumbel MuZero's: the root's noise decides what is considered, and the temperature how loud it is."""
 
-    transient = ("max_considered_actions", "c_visit", "c_scale")
-
-    def __init__(
-        self, *spaces: Any, max_considered_actions: int, c_visit: float, c_scale: float, **settings: Any
-    ) -> None:
-        super().__init__(*spaces, **settings)
-        self.max_considered_actions, self.c_visit, self.c_scale = max_considered_actions, c_visit, c_scale
-
     def search(
-        self,
-        root: Root,
-        recurrent: Any,
-        invalid: np.ndarray | None,
-        num_simulations: int,
-        temperature: float,
-        root_exploration_fraction: float,
+        self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, Any]
     ) -> Plan:
-        shape = root.prior_logits.shape
+        shape, temperature = root.prior_logits.shape, settings["temperature"]
         gumbel = np.random.gumbel(size=shape) * temperature if temperature else np.zeros(shape)
-        if root_exploration_fraction:
-            noise = torch.from_numpy(self.dirichlet(shape[0], invalid)).to(root.prior_logits)
+        fraction = settings["root_exploration_fraction"]
+        if fraction:
+            drawn = self.dirichlet(shape[0], invalid, settings["dirichlet_alpha"])
+            noise = torch.from_numpy(drawn).to(root.prior_logits)
             mask = None if invalid is None else torch.from_numpy(invalid).to(noise.device)
-            root = root._replace(
-                prior_logits=mixed_prior(root.prior_logits, noise, root_exploration_fraction, mask)
-            )
+            root = root._replace(prior_logits=mixed_prior(root.prior_logits, noise, fraction, mask))
         result = gumbel_muzero_search(
             root,
             recurrent,
-            num_simulations=num_simulations,
+            num_simulations=int(settings["num_simulations"]),
             gumbel=gumbel,
-            max_considered_actions=self.max_considered_actions,
-            c_visit=self.c_visit,
-            c_scale=self.c_scale,
+            max_considered_actions=int(settings["max_considered_actions"]),
+            c_visit=settings["c_visit"],
+            c_scale=settings["c_scale"],
             invalid_actions=invalid,
         )
         found = (result.action, result.action_weights, result.value)

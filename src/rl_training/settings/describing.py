@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -73,7 +74,9 @@ def _range(control: Control | None, info: FieldInfo) -> str:
         high = getattr(limit, "le", high)
         words += [f"below {limit.lt:g}"] if hasattr(limit, "lt") else []
         words += [f"above {limit.gt:g}"] if hasattr(limit, "gt") else []
-    if low is not None and high is not None and high != float("inf"):
+    if low == -math.inf:
+        low = None
+    if low is not None and high is not None and high != math.inf:
         words.insert(0, f"{low:g} to {high:g}")
     elif low is not None:
         words.insert(0, f"at least {low:g}")

@@ -65,10 +65,8 @@ class DreamerConfig(OffPolicyConfig):
         0.3, "Weight of the value loss on the replay.", aliases=("replay_value_coef",)
     )
     free_nats: float = field(1.0, "Divergence below which nothing is learned from it, in nats.", ge=0)
-    return_rate: float = field(0.01, "Share of each update in the returns' running percentiles.", gt=0, le=1)
-    slow_critic_rate: float = field(
-        0.02, "Share of the critic in its slow copy with each update.", gt=0, le=1
-    )
+    return_rate: float = knob(0.01, "Share of each update in the returns' running percentiles.", high=1.0)
+    slow_critic_rate: float = knob(0.02, "Share of the critic in its slow copy with each update.", high=1.0)
     buffer_size = changed(1_000_000, "Rows the replay holds, over all environments.")
     batch_size = changed(16, "Sequences per update.")
     batch_length: int = field(64, "Steps of a sequence.", ge=2)

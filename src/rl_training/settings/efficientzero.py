@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from rl_training.settings.families import OffPolicyConfig, Planning
+from rl_training.settings.families import PUCT, OffPolicyConfig, Planning
 from rl_training.settings.fields import changed, field, knob, like
 from rl_training.settings.sac import SACConfig
 
 
-class EfficientZeroConfig(Planning, OffPolicyConfig):
+class EfficientZeroConfig(PUCT, Planning, OffPolicyConfig):
     """EfficientZero, for discrete actions: MuZero that learns from little data."""
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("prefix_horizon",)
-    switched_by: ClassVar[Mapping[str, str]] = {"consistency_coef": "consistency"}
+    switched_by: ClassVar[Mapping[str, str]] = {
+        "consistency_coef": "consistency",
+        "horizon_tau": "off_policy_correction",
+    }
 
     algo: Literal["efficientzero"] = "efficientzero"
     learning_rate = 1e-3
@@ -30,8 +33,8 @@ class EfficientZeroConfig(Planning, OffPolicyConfig):
     consistency: bool = field(True, "Whether imagined states learn to be like those of true observations.")
     projection_size: int = field(128, "Units of the projections in which they are compared.", ge=1)
     off_policy_correction: bool = field(True, "Whether old data is bootstrapped from sooner.")
-    horizon_tau: float = field(
-        0.3, "Share of the run after which data loses one of its `td_steps`.", gt=0, le=1000
+    horizon_tau: float = knob(
+        0.3, "Share of the run after which data loses one of its `td_steps`.", low=1e-6, high=1000
     )
     reanalyse_ratio = changed(0.99, "Share of positions whose policy is searched anew.")
     reanalyse_values: bool = field(True, "Whether values bootstrapped from are those of new searches.")

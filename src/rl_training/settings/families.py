@@ -181,7 +181,7 @@ class Planning(Config):
     num_simulations: int = knob(50, "Simulations per search.", low=1)
     temperature: float = knob(1.0, "Actions are drawn in proportion to visits^(1/T); 0: the most visited.")
     root_exploration_fraction: float = knob(0.25, "Share of Dirichlet noise in the root's prior.", high=1.0)
-    dirichlet_alpha: float = field(0.3, "Parameter of that noise: below 1 it favours few actions.", gt=0)
+    dirichlet_alpha: float = knob(0.3, "Parameter of that noise: below 1 it favours few actions.", low=0.001)
     two_players: bool = field(False, "Whether two sides alternate; a reward then counts for who moved.")
     unroll_steps: int = field(5, "Steps over which the model is unrolled in training.", ge=1, le=100)
     td_steps: int = field(5, "Rewards summed before a value target bootstraps.", ge=1, le=1000)
@@ -200,9 +200,18 @@ class Planning(Config):
     residual_blocks: int = field(1, "Residual blocks per resolution, where observations are frames.", ge=1)
 
 
+class PUCT(Config):
+    """The fields of a search that follows the upper confidence bounds of AlphaZero and MuZero."""
+
+    pb_c_init: float = knob(
+        1.25, "Weight c₁ of exploration: how far the prior draws a search from the values."
+    )
+    pb_c_base: float = knob(19_652.0, "Visits c₂ after which exploration begins to grow.", low=1.0)
+
+
 class GumbelSearch(Config):
     """The fields of a search that shares its simulations among actions drawn with Gumbel noise."""
 
-    max_considered_actions: int = field(16, "Actions that a root's simulations are shared among.", ge=1)
-    c_visit: float = field(50.0, "How far values move the improved policy before anything was visited.", ge=0)
-    c_scale: float = field(0.1, "How far values move the improved policy from the prior.", ge=0)
+    max_considered_actions: int = knob(16, "Actions that a root's simulations are shared among.", low=1)
+    c_visit: float = knob(50.0, "How far values move the improved policy before anything was visited.")
+    c_scale: float = knob(0.1, "How far values move the improved policy from the prior.")

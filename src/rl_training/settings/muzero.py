@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rl_training.settings.families import OffPolicyConfig, Planning
+from rl_training.settings.families import PUCT, OffPolicyConfig, Planning
 from rl_training.settings.fields import changed, like
 from rl_training.settings.sac import SACConfig
 
 
-class MuZeroConfig(Planning, OffPolicyConfig):
+class MuZeroConfig(PUCT, Planning, OffPolicyConfig):
     """MuZero, for discrete actions: tree search with a model that is learned."""
 
     algo: Literal["muzero"] = "muzero"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import model_validator
 
 from rl_training.runtime.controls import AUTO
 from rl_training.settings.families import OffPolicyConfig, OnPolicyConfig
-from rl_training.settings.fields import field, knob, like
+from rl_training.settings.fields import knob, like
 from rl_training.settings.refusals import refused
 
 
@@ -23,8 +24,8 @@ class SACConfig(OffPolicyConfig):
         "auto",
         "Weight α of the entropy: auto learns it, a number fixes it; none: its schedule has it.",
     )
-    target_entropy: float | None = field(
-        None, "Entropy that a learned α keeps, in nats; none: minus the action's dimensions."
+    target_entropy: float | None = knob(
+        None, "Entropy that a learned α keeps, in nats; none: minus the action's dimensions.", low=-math.inf
     )
     hidden_sizes = (256, 256)
     activation = "relu"
@@ -41,6 +42,7 @@ class SACConfig(OffPolicyConfig):
         scheduled = getattr(self, "ent_coef_schedule", None) is not None
         if self.ent_coef is None and not scheduled:
             raise refused("ent_coef", "must be auto or a number, or have a schedule")
-        if self.ent_coef != AUTO and self.target_entropy is not None:
+        given = self.target_entropy is not None or getattr(self, "target_entropy_schedule", None) is not None
+        if self.ent_coef != AUTO and given:
             raise refused("target_entropy", "would have no effect, because ent_coef is not auto")
         return self

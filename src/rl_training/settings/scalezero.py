@@ -31,7 +31,7 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
 
     algo: Literal["scalezero"] = "scalezero"
     env_ids: tuple[str, ...] = field((), "The tasks: registered Gymnasium ids, or module:EnvId.")
-    env_id = changed("", "The tasks as one word, joined by +; for one task it may stand alone.")
+    env_id: str = field("", "The tasks as one word, joined by +; for one task it may stand alone.")
     task_kwargs: dict[str, Any] = field({}, "Arguments for making single tasks: task -> arguments.")
     num_envs = changed(8, "Environments of each task, stepped side by side.")
     solved_returns: dict[str, Any] = field(
@@ -42,8 +42,8 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
     gamma = 0.997
     num_simulations: int = like(Planning, 16)
     temperature: float = like(Planning, 1.0, "Loudness of the root's Gumbel noise; 0: the best action found.")
-    noise_persistence: float = field(
-        0.0, "Probability that an environment's Gumbel noise stays for one more step.", ge=0, lt=1
+    noise_persistence: float = knob(
+        0.0, "Probability that an environment's Gumbel noise stays for one more step.", high=1.0
     )
     root_exploration_fraction: float = like(Planning, 0.0)
     dirichlet_alpha: float = like(Planning)
