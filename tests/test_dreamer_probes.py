@@ -15,6 +15,7 @@ import numpy as np
 import probes  # noqa: F401, registers them
 import pytest
 import torch
+from runs import iterated
 
 from rl_training import load_config
 from rl_training.runtime.controls import Controls
@@ -71,9 +72,12 @@ PROBES: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+def config_of(name: str, **changes: Any) -> Any:
+    return load_config(SETTINGS | {"env_id": f"probe/{name}-v0"} | PROBES[name][1] | changes)
+
+
 def trained(name: str, **changes: Any) -> DreamerTrainer:
-    steps, own = PROBES[name]
-    config = load_config(SETTINGS | {"env_id": f"probe/{name}-v0"} | own | changes)
+    steps, config = PROBES[name][0], config_of(name, **changes)
     seed_everything(fold(config.seed, "init"))
     trainer, knobs = DreamerTrainer(config), Controls.of(config)
     for step in range(0, steps, config.steps_per_iteration):
@@ -94,7 +98,10 @@ def values(trainer: DreamerTrainer, *observations: float) -> np.ndarray:
 
 
 def test_the_best_action_is_found() -> None:
-    assert score(trained("RewardByAction")) == 1.0
+    def learned(trainer: DreamerTrainer) -> None:
+        assert score(trainer) == 1.0
+
+    iterated(DreamerTrainer, config_of("RewardByAction"), PROBES["RewardByAction"][0], learned)
 
 
 @pytest.mark.slow
