@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import model_validator
+from typer.testing import CliRunner
 
 from rl_training import registry
+from rl_training.cli import app
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.registry import ALGORITHMS, shipped_config_path, shipped_configs, trainer_class
 from rl_training.runtime.controls import Controls, resolve_clip_coefficient
@@ -530,3 +532,27 @@ def test_shipped_configs_load() -> None:
 def test_what_is_no_config_at_all_is_named() -> None:
     with pytest.raises(ConfigError, match="not int"):
         load_config(5)
+
+
+# A file -> the line of the entry that is refused after reading, by an environment, a replay or a task.
+LATE = [
+    ("algo: ppo\nnum_envs: 2\nenv_id: NoSuchEnv-v0\n", "3: env_id 'NoSuchEnv-v0' is not registered"),
+    ("algo: ppo\nenv_id: CartPole-v1\nenv_kwargs: {colour: red}\n", "3: env_kwargs {'colour': 'red'}"),
+    ("algo: dqn\nbuffer_size: 9\nnum_envs: 8\nenv_id: CartPole-v1\n", "2: buffer_size must be at least"),
+    ("algo: sac\nseed: 1\nenv_id: CartPole-v1\n", "3: env_id 'CartPole-v1': its action is a Discrete"),
+    (
+        "algo: scalezero\nenv_ids:\n  - CartPole-v1\n  - NoSuchEnv-v0\n",
+        "4: env_id 'NoSuchEnv-v0' is not registered",
+    ),
+    ("algo: scalezero\nenv_ids: [CartPole-v1, Pendulum-v1]\n", "2: env_ids: the action of 'Pendulum-v1'"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), LATE, ids=[words for _, words in LATE])
+def test_what_is_refused_after_reading_has_its_line_too(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text(text)
+    ran = CliRunner().invoke(app, ["train", str(path), "--run-dir", str(tmp_path / "run")])
+    assert ran.exit_code == 2
+    assert f"{path}:{words}" in ran.stderr
+    assert not (tmp_path / "run").exists()

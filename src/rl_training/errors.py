@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import shlex
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 
@@ -13,8 +14,29 @@ class UserError(Exception):
     """Something the user can put right. The message is one line; the command line exits with 2."""
 
 
+KeyPath = tuple[str | int, ...]  # of an entry: ("clip_coef_schedule", "end"), ("hidden_sizes", 0)
+
+
 class ConfigError(UserError, ValueError):
-    """A config that cannot be used. The message: where, what is wrong and, if any is near, the right name."""
+    """A config that cannot be used. The message: where, what is wrong and, if any is near, the right name.
+
+    path: leads to the entry that is refused; () where it is not a single one
+    """
+
+    def __init__(self, message: str = "", path: KeyPath = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@contextmanager
+def about(*path: str | int, of: str = "") -> Iterator[None]:
+    """What is refused in here is this entry, unless the refusal knows better, or knows it as the entry `of` alone."""
+    try:
+        yield
+    except ConfigError as error:
+        if not error.path or error.path == (of,):
+            error.path = path
+        raise
 
 
 class UntrustedError(ConfigError):

@@ -61,7 +61,10 @@ class Demonstrations:
     def first(self, count: int | None, where: str) -> Demonstrations:
         """The first `count` episodes; none: all."""
         if count is not None and count > len(self.episodes):
-            raise ConfigError(f"demonstrations: {where}: holds {len(self.episodes)} episodes, not {count}")
+            raise ConfigError(
+                f"demonstrations: {where}: holds {len(self.episodes)} episodes, not {count}",
+                ("demonstrations",),
+            )
         return replace(self, episodes=self.episodes[:count])
 
     @property
@@ -121,7 +124,7 @@ def load_demonstrations(where: str) -> Demonstrations:
         found = _read_npz(where)
         check_episodes(found.episodes)
     except ConfigError as error:
-        raise ConfigError(f"demonstrations: {where}: {error}") from error
+        raise ConfigError(f"demonstrations: {where}: {error}", ("demonstrations",)) from error
     return found
 
 
@@ -139,13 +142,15 @@ def check_fit(
             _check_observations(episode.observations, observation_space, f"episode {number}: observations")
             _check_actions(episode.actions, action_space, f"episode {number}: actions")
     except ConfigError as error:
-        raise ConfigError(f"demonstrations: {where}: {error}") from error
+        raise ConfigError(f"demonstrations: {where}: {error}", ("demonstrations",)) from error
 
 
 def _npz_path(where: str) -> Path:
     path = Path(where)
     if path.suffix != ".npz":
-        raise ConfigError(f"demonstrations are a file ending in .npz, or minari:ID, not {where!r}")
+        raise ConfigError(
+            f"demonstrations are a file ending in .npz, or minari:ID, not {where!r}", ("demonstrations",)
+        )
     return path
 
 

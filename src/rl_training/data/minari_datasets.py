@@ -31,7 +31,7 @@ def read(where: str) -> Demonstrations:
         found = _read_dataset(where.removeprefix(PREFIX))
         check_episodes(found.episodes)
     except ConfigError as error:
-        raise ConfigError(f"demonstrations: {where}: {error}") from error
+        raise ConfigError(f"demonstrations: {where}: {error}", ("demonstrations",)) from error
     return found
 
 

@@ -58,7 +58,9 @@ class Replay(Stateful):
         # transitions that became complete in another order than they began may be gone.
         self.margin = (n_step + stack) * self.lanes * (stack + 1)
         if capacity < 4 * self.margin:
-            raise ConfigError(f"buffer_size must be at least {4 * self.margin} here, not {capacity}")
+            raise ConfigError(
+                f"buffer_size must be at least {4 * self.margin} here, not {capacity}", ("buffer_size",)
+            )
         self.head = 0  # the slot that is written next; slots are counted from the start of the run
         self.open = np.zeros(self.lanes, np.int64)  # each lane's newest slot, where its next action belongs
         self.observations = tree_map(self._column, obs)

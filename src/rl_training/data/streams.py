@@ -48,7 +48,8 @@ class StreamReplay(Stateful):
         self.span = length + 1
         if self.capacity < 2 * self.span:
             raise ConfigError(
-                f"buffer_size must be at least {2 * self.span * self.lanes} here, not {capacity}"
+                f"buffer_size must be at least {2 * self.span * self.lanes} here, not {capacity}",
+                ("buffer_size",),
             )
         self.num_classes, self.refresh = num_classes, refresh
         self.rows = max(1, self.capacity // SEGMENTS)  # in a segment

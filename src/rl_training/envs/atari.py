@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.envs.lanes import Observation, Stepped, VectorLanes
-from rl_training.errors import ConfigError, add_extra, did_you_mean
+from rl_training.errors import ConfigError, about, add_extra, did_you_mean
 from rl_training.settings.config import ATARI
 from rl_training.trees import tree_map
 
@@ -43,6 +43,7 @@ class AtariSettings:
     full_action_space: bool = False  # all 18 actions instead of those the game reads
 
     @classmethod
+    @about("env_kwargs")
     def of(cls, env_kwargs: Mapping[str, Any]) -> AtariSettings:
         names = [field.name for field in dataclasses.fields(cls)]
         for key, value in env_kwargs.items():

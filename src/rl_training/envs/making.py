@@ -22,12 +22,13 @@ from rl_training.envs.masking import MaskInObservation, check_mask_space, gives_
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.trial import first_step, is_known, look_closer
 from rl_training.envs.worker_lanes import WorkerLanes
-from rl_training.errors import ConfigError, EnvironmentFault, did_you_mean, one_line
+from rl_training.errors import ConfigError, EnvironmentFault, about, did_you_mean, one_line
 from rl_training.settings.config import Config
 
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 
 
+@about("env_id")
 def make_environments(
     config: Config, count: int, seed: int, stream: str, through: Callable[[Lanes], Lanes] | None = None
 ) -> Environments:
@@ -38,7 +39,9 @@ def make_environments(
     training = stream == "train"
     if is_atari(config.env_id):
         if config.vectorization != "sync":
-            raise ConfigError("vectorization: Atari games run in threads of their own; leave it at sync")
+            raise ConfigError(
+                "vectorization: Atari games run in threads of their own; leave it at sync", ("vectorization",)
+            )
         lanes: Lanes = make_atari_lanes(
             config.env_id, config.env_kwargs, config.max_episode_steps, count, training
         )
@@ -70,6 +73,7 @@ def environment_protocol(config: Config) -> dict[str, Any]:
     return dataclasses.asdict(AtariSettings.of(config.env_kwargs)) if is_atari(config.env_id) else {}
 
 
+@about("env_id")
 def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int | None) -> gym.Env[Any, Any]:
     """One environment: any registered Gymnasium id, or `module:EnvId`, which imports the module first."""
     try:
@@ -92,7 +96,7 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
         raise ConfigError(f"env_id {env_id!r} is not registered with Gymnasium{_nearest(env_id)}") from error
     except TypeError as error:
         raise ConfigError(
-            f"env_kwargs {dict(env_kwargs)} are refused by {env_id}: {one_line(error)}"
+            f"env_kwargs {dict(env_kwargs)} are refused by {env_id}: {one_line(error)}", ("env_kwargs",)
         ) from error
     except Exception as error:  # whatever an environment's constructor or its module raises
         file = isinstance(error, ModuleNotFoundError) and ":" in env_id

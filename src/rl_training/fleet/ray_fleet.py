@@ -87,7 +87,9 @@ class RayFleet(Fleet):
                 address, why = self.config.ray_address, one_line(error)
                 if address is None:
                     raise ConfigError(f"Ray could not be started on this machine ({why})") from error
-                raise ConfigError(f"ray_address {address!r}: no cluster answers there ({why})") from error
+                raise ConfigError(
+                    f"ray_address {address!r}: no cluster answers there ({why})", ("ray_address",)
+                ) from error
         self.close = weakref.finalize(self, _close, self.ray, self.handles, ours, watcher)  # type: ignore[method-assign]
 
     def _launch(self, index: int) -> None:

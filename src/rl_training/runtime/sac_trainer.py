@@ -56,7 +56,9 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
     ) -> SquashedPolicy:
         assert isinstance(action_space, spaces.Box)
         if not ActionCodec(action_space).bounded.all():
-            raise ConfigError(f"the action of {config.env_id} has no bounds; SAC acts between bounds")
+            raise ConfigError(
+                f"the action of {config.env_id} has no bounds; SAC acts between bounds", ("env_id",)
+            )
         return SquashedPolicy(
             observation_space,
             action_space,

@@ -15,6 +15,7 @@ from rl_training.algorithms.muzero import mean_entropy, two_hot_loss
 from rl_training.algorithms.scalezero import is_solved, latent_loss, mean_where, stage_is_over
 from rl_training.data.batch import Batch
 from rl_training.data.random_rollout import random_observations
+from rl_training.errors import about
 from rl_training.networks.scalezero import Rows, Window
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.grouped_adam import GroupedAdam
@@ -42,7 +43,10 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
     transient = ("target_weights",)
 
     def __init__(self, config: ScaleZeroConfig) -> None:
-        tasks = [Task(config, name, number) for number, name in enumerate(config.env_ids)]
+        tasks = []
+        for number, name in enumerate(config.env_ids):
+            with about("env_ids", number, of="env_id"):
+                tasks.append(Task(config, name, number))
         observation, action = (
             spaces.Dict({task.name: getattr(task, f"{kind}_space") for task in tasks})
             for kind in ("observation", "action")

@@ -10,6 +10,7 @@ from torch import nn
 
 from rl_training.data.random_rollout import random_observations
 from rl_training.envs.spaces import ACTIONS, check_action_space
+from rl_training.errors import about
 from rl_training.networks.encoders import encoder_lines, is_image, is_small_image, without_small_pictures
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
@@ -43,7 +44,8 @@ class Trainer(Stateful, Generic[ConfigT]):
     def __init__(
         self, config: ConfigT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        check_action_space(action_space, f"env_id {config.env_id!r}: its action", self.action_spaces)
+        with about("env_id"):
+            check_action_space(action_space, f"env_id {config.env_id!r}: its action", self.action_spaces)
         self.config = config
         observation_space = as_seen(config, observation_space)
         self.observation_space, self.action_space = observation_space, action_space

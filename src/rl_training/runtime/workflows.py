@@ -471,7 +471,7 @@ def saved_config(saved: Mapping[str, Any]) -> Config:
 def make_trainer(config: Config) -> Trainer:
     refuse_to_train_in_an_import()
     if config.device != "cpu" and not torch.cuda.is_available():
-        raise ConfigError(f"device: {config.device} cannot be used here: torch finds no GPU")
+        raise ConfigError(f"device: {config.device} cannot be used here: torch finds no GPU", ("device",))
     require_trackers(config)
     torch.set_num_threads(1)  # the first weights must not depend on what this process did before
     seed_everything(fold(config.seed, "init"))

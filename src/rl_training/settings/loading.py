@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.errors import ConfigError, KeyPath, did_you_mean
 from rl_training.registry import ALGORITHMS, config_class_of, shipped_config_path, shipped_configs
 from rl_training.runtime.controls import SCHEDULE, WARMUP
 from rl_training.runtime.schedules import names_start
 from rl_training.settings.config import Config
 from rl_training.settings.keys import fields_of
 from rl_training.settings.refusals import FieldError, show
-from rl_training.settings.yaml import KeyPath, parse_yaml, read_text, to_yaml
+from rl_training.settings.yaml import parse_yaml, read_text, to_yaml
 
 MAX_EXTENDS = 10
 ENVIRONMENT_FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
@@ -93,12 +93,16 @@ def load_config(
 
 
 def located(error: ConfigError, source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> ConfigError:
-    """A refusal that came after reading, such as that of an unknown environment, with the place of the key it names."""
+    """A refusal that came after reading, such as that of an unknown environment, with the place of its entry."""
+    if not error.path:
+        return error
     layers = [*_read_layers(_find(os.fspath(source), Path()), ()), _read_overrides(overrides)]
-    for word in re.findall(r"\w+", str(error)):
-        for layer in reversed(layers):
-            if (word,) in layer.places:
-                return ConfigError(f"{layer.places[(word,)]}: {error}")
+    config_class = _config_class(layers)
+    for layer in reversed(layers):
+        written = fields_of(config_class, layer.values)
+        if error.path[0] in written:
+            key = written[str(error.path[0])]
+            return layer.refuse(FieldError(str(error), (key, *error.path[1:])))
     return error
 
 

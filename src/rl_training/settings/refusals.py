@@ -9,16 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from rl_training.errors import ConfigError, did_you_mean
-from rl_training.settings.yaml import KeyPath
+from rl_training.errors import ConfigError, KeyPath, did_you_mean
 
 
 class FieldError(ConfigError):
     """A refusal of one entry; the message begins with its name, and `path` leads to it."""
 
     def __init__(self, message: str, path: KeyPath = ()) -> None:
-        super().__init__(message.replace("\n", " ")[:500])
-        self.path = path
+        super().__init__(message.replace("\n", " ")[:500], path)
 
     def renamed(self, written: Mapping[str, str]) -> FieldError:
         """The same refusal under the name the user wrote, given field name -> written key."""

@@ -18,15 +18,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, KeyPath
 
 MAX_BYTES = 100_000  # a long config has 5 000
 MAX_DEPTH = 20
 MAX_ENTRIES = 10_000
-
-KeyPath = tuple[
-    str | int, ...
-]  # of an entry inside the data: ("clip_coef_schedule", "end"), ("hidden_sizes", 0)
 
 
 class Located(NamedTuple):
