@@ -61,10 +61,9 @@ def test_the_temperature_in_the_metrics_is_the_current_one(tmp_path: Any) -> Non
     trainer = SACTrainer(config)
     knobs = Controls.of(config)
     for step in range(60):
-        used = knobs.at(step)
-        trainer.iterate(used)
+        metrics = trainer.iterate(knobs.at(step))
     assert trainer.temperature is not None
-    assert used.used["ent_coef"] == trainer.temperature.log_ent_coef.exp().item() != 1.0
+    assert metrics.standing["ent_coef"] == trainer.temperature.log_ent_coef.exp().item() != 1.0
 
 
 @pytest.mark.parametrize("spelling", ["ent_coef", "entropy_coef"])

@@ -262,7 +262,6 @@ class Knobs:
         self._controls = controls
         self._began = step
         self._step = step
-        self.tuned: dict[str, float] = {}  # what the algorithm itself found for knobs that are `auto`
 
     def after(self, steps: int) -> Now:
         """The knobs as they stand `steps` environment steps into this iteration."""
@@ -272,8 +271,7 @@ class Knobs:
     @property
     def used(self) -> dict[str, float | int]:
         """Every knob that has a value, at the step last asked for (or at the iteration's first)."""
-        values = self._controls.values(self._step)
-        return {name: value for name, value in values.items() if value is not None} | self.tuned
+        return self._controls.used(self._step)
 
 
 class Controls:
@@ -295,6 +293,10 @@ class Controls:
     def values(self, step: int) -> dict[str, Any]:
         """Name -> value of every knob at a step; None for those switched off."""
         return self._first | {name: knob(step) for name, knob in self._moving.items()}
+
+    def used(self, step: int) -> dict[str, float | int]:
+        """Name -> value at a step of every knob that has one there: what a log line of that step holds."""
+        return {name: value for name, value in self.values(step).items() if value is not None}
 
     @property
     def moving(self) -> tuple[str, ...]:

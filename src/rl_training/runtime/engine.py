@@ -191,7 +191,7 @@ class Engine:
         progress.window.add(metrics)
         self.pace.mark(progress.steps, time.perf_counter())
         if progress.due("log", config.log_every, total):
-            self._write(progress.window.take() | knobs.used)
+            self._write(progress.window.take() | self.controls.used(progress.steps) | metrics.standing)
         if progress.due("evaluate", config.eval_every, total):
             with self._spending("evaluate"):
                 self._evaluate()

@@ -16,7 +16,9 @@ from rl_training.state.stateful import Stateful
 
 
 class Metrics:
-    """What one iteration reports: its environment steps, the episodes that ended, and means of what was added.
+    """What one iteration reports: its environment steps, the episodes that ended, and numbers of two kinds.
+
+    What is added is averaged over the iterations since the last log line; what stands is written as it is.
 
     It is made as soon as experience has been gathered: the time until then is `collect_seconds` of timing.jsonl,
     and the rest of the iteration is `learn_seconds`.
@@ -26,6 +28,7 @@ class Metrics:
         self.steps = steps
         self.episodes = episodes  # (lane, return, length)
         self.values: dict[str, list[Tensor | float]] = {}
+        self.standing: dict[str, float] = {}
         # When gathering began by `time.perf_counter`; None: with the iteration.
         self.began: float | None = None
         self.gathered = time.perf_counter()
@@ -34,6 +37,10 @@ class Metrics:
         """Take in one value for each name; names added several times are averaged."""
         for name, value in values.items():
             self.values.setdefault(name, []).append(value)
+
+    def stand(self, values: Mapping[str, float]) -> None:
+        """Numbers as they stand after the iteration, such as a temperature that is learned."""
+        self.standing |= values
 
     def means(self) -> dict[str, float]:
         return {name: _mean(values) for name, values in self.values.items()}

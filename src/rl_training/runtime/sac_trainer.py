@@ -75,7 +75,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         for _ in range(self.updates_due(now.replay_ratio)):
             metrics.add(self.update(now))
         if self.temperature is not None:
-            knobs.tuned["ent_coef"] = self.temperature.log_ent_coef.exp().item()
+            metrics.stand({"ent_coef": self.temperature.log_ent_coef.exp().item()})
         return metrics
 
     def update(self, now: Now) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
             metrics.add(self.update(now))
         # Solved tasks rest; when enough of them are, the weights that solved them are frozen and an adapter begins.
         self.settle()
-        knobs.tuned |= self.standing()
+        metrics.stand(self.standing())
         return metrics
 
     def gather(self, knobs: Knobs) -> Metrics:
