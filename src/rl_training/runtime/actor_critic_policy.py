@@ -12,21 +12,18 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.distributions import DiagonalGaussian
 from rl_training.data.collector import Carry
-from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.masking import num_choices, refuse_empty_masks
 from rl_training.networks.acting import SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.networks.exact import Shortcut, taken
-from rl_training.state.stateful import Stateful
-from rl_training.trees import tree_map
+from rl_training.runtime.network_policy import NetworkPolicy
 
 
-class ActorCriticPolicy(Stateful):
-    """Feed-forward, so it carries nothing from step to step."""
+class ActorCriticPolicy(NetworkPolicy):
+    """Actions of one network's action distribution, and its values. A network with a memory: `RecurrentPolicy`."""
 
-    transient: tuple[str, ...] = ("family", "choices", "device", "precision", "small")
+    transient: tuple[str, ...] = ("family", "choices", "precision", "small")
     network_class: ClassVar[type[nn.Module]] = ActorCritic
-    greedy_leaves_out: ClassVar[str] = ""
     network: Any
 
     def __init__(
@@ -39,20 +36,17 @@ class ActorCriticPolicy(Stateful):
         precision: str = "fp32",
         **network: Any,
     ) -> None:
+        super().__init__(observation_space, normalize_observations, device)
         self.family, self.choices = action_family(action_space), num_choices(action_space)
-        self.device, self.precision = torch.device(device), precision
+        self.precision = precision
         self.network = self.network_class(observation_space, self.family, **network).to(self.device)
-        self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
         make = partial(SmallActorCritic.of, family=self.family)
         self.small = Shortcut.of(self.network, make) if precision == "fp32" else None
-
-    def initial(self, count: int) -> Carry:
-        return ()
 
     def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         small = self._small(obs)
         if small is not None:
-            return small.act(self._normalized(obs), explore), carry
+            return small.act(self.normalized(obs), explore), carry
         refuse_empty_masks(obs, self.choices)
         with torch.no_grad():
             return self.choose(*self._forward(self.inputs(obs)), explore), carry
@@ -63,9 +57,6 @@ class ActorCriticPolicy(Stateful):
         log_prob = self.family.log_prob(parameters, action)
         acted = {"action": action, "log_prob": log_prob, "value": value}
         return {name: tensor.cpu().numpy() for name, tensor in acted.items()}
-
-    def acting_carry(self, carry: Carry) -> Carry:
-        return carry
 
     def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         return *self._most_likely(self.network.policy(inputs)), carry
@@ -79,7 +70,7 @@ class ActorCriticPolicy(Stateful):
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
         small = self._small(obs)
         if small is not None:
-            return small.value(self._normalized(obs))
+            return small.value(self.normalized(obs))
         with torch.no_grad():
             if self.precision != "fp32":  # as the values of the rollout were computed
                 return self._forward(self.inputs(obs))[1].cpu().numpy()
@@ -102,20 +93,7 @@ class ActorCriticPolicy(Stateful):
             parameters, value = self.network(inputs)
         return parameters.float(), value.float()
 
-    def inputs(self, obs: Any) -> Any:
-        """Raw observations as the network's tensors, through the normaliser as it stands."""
-        obs = self._normalized(tree_map(np.asarray, obs))
-        return tree_map(lambda column: torch.as_tensor(column, device=self.device), obs)
-
     def _small(self, obs: Any) -> SmallActorCritic | None:
         """The network without torch, where that is faster."""
         small = taken(self.small)
         return small if small is not None and small.fits(len(obs)) else None
-
-    def _normalized(self, obs: Any) -> Any:
-        return obs if self.normalizer is None else self.normalizer(obs)
-
-    def observe(self, obs: Any) -> None:
-        """Move the normaliser's statistics by a rollout's raw observations [T, B, ...]."""
-        if self.normalizer is not None:
-            self.normalizer.update(tree_map(np.asarray, obs))

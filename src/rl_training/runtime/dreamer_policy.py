@@ -12,10 +12,10 @@ from rl_training.data.collector import Carry
 from rl_training.networks.bins import decode_bins
 from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import State
-from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
+from rl_training.runtime.network_policy import NetworkPolicy
 
 
-class DreamerPolicy(FeedForwardPolicy):
+class DreamerPolicy(NetworkPolicy):
     """Carries the model's state and the action before; an episode begins with zeros."""
 
     def __init__(
@@ -29,7 +29,6 @@ class DreamerPolicy(FeedForwardPolicy):
     ) -> None:
         super().__init__(observation_space, normalize_observations, device)
         self.network = DreamerNetwork(observation_space, action_space, **network).to(self.device)
-        self.small = None
 
     def initial(self, count: int) -> Carry:
         deter, stoch = self.network.rssm.initial(count)

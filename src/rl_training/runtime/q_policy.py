@@ -17,14 +17,14 @@ from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.acting import SmallNetwork
 from rl_training.networks.exact import Shortcut
 from rl_training.networks.q_network import QNetwork
-from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
+from rl_training.runtime.network_policy import NetworkPolicy
 from rl_training.state.leaves import require
 
 
-class QPolicy(FeedForwardPolicy):
+class QPolicy(NetworkPolicy):
     """ε-greedy when it explores, with the ε that training used last; greedy otherwise. Both among allowed actions."""
 
-    transient = ("num_actions",)
+    transient = ("num_actions", "small")
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class QPolicy(FeedForwardPolicy):
 
     def value(self, obs: Any, carry: Carry) -> np.ndarray:
         """Q [B, actions], without gradients."""
-        output = self.small_output(obs)
+        output = self.outputs_of(self.small, obs)
         if output is not None:
             return dueling(torch.from_numpy(output)).numpy() if self.network.dueling else output
         with torch.no_grad():

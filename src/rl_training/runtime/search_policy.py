@@ -17,7 +17,7 @@ from rl_training.data.collector import Carry
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.runtime.controls import Now, compile_knobs
-from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
+from rl_training.runtime.network_policy import NetworkPolicy
 from rl_training.search import Root, gumbel_muzero_search, muzero_search
 from rl_training.state.leaves import are_finite, require
 
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
     value: np.ndarray  # [B]
 
 
-class SearchPolicy(FeedForwardPolicy):
+class SearchPolicy(NetworkPolicy):
     """MuZero's: actions are drawn in proportion to N^(1/T), or are the most visited.
 
     It remembers how training searched last: evaluation searches as long, without noise and at temperature 0.
@@ -90,7 +90,6 @@ class SearchPolicy(FeedForwardPolicy):
         self.discount_sign = -1.0 if two_players else 1.0
         self.settings, self.first_settings, self.most_simulations = settings, dict(settings), most_simulations
         self.network = self.network_class(observation_space, self.num_actions, **network).to(self.device)
-        self.small = None
 
     def check_state(self) -> None:
         check_planning(self.settings, self.first_settings, self.most_simulations)

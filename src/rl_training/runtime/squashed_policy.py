@@ -16,11 +16,13 @@ from rl_training.data.collector import Carry
 from rl_training.networks.acting import SmallNetwork
 from rl_training.networks.exact import Shortcut
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS, GaussianActor
-from rl_training.runtime.feed_forward_policy import FeedForwardPolicy
+from rl_training.runtime.network_policy import NetworkPolicy
 
 
-class SquashedPolicy(FeedForwardPolicy):
+class SquashedPolicy(NetworkPolicy):
     """tanh of a draw when it explores, tanh of the mean otherwise."""
+
+    transient = ("small",)
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class SquashedPolicy(FeedForwardPolicy):
 
     def _gaussian(self, obs: Any) -> tuple[np.ndarray, np.ndarray]:
         """The mean and the log standard deviation, without gradients."""
-        output = self.small_output(obs)
+        output = self.outputs_of(self.small, obs)
         if output is not None:
             mean, log_std = np.split(output, 2, -1)
             return mean, np.clip(log_std, *LOG_STD_BOUNDS)

@@ -1,0 +1,57 @@
+"""What all policies share: a device, and observations through a normaliser that is frozen while acting."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from rl_training.data.collector import Carry
+from rl_training.data.normalization import ObservationNormalizer
+from rl_training.networks.acting import SmallNetwork
+from rl_training.networks.exact import Shortcut, taken
+from rl_training.state.stateful import Stateful
+from rl_training.trees import tree_map
+
+
+class NetworkPolicy(Stateful):
+    """A policy whose network sees normalised observations; it carries nothing, unless `initial` says so."""
+
+    transient: tuple[str, ...] = ("device",)
+    greedy_leaves_out: ClassVar[str] = ""
+
+    def __init__(
+        self, observation_space: spaces.Space[Any], normalize_observations: bool, device: str
+    ) -> None:
+        self.device = torch.device(device)
+        self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
+
+    def initial(self, count: int) -> Carry:
+        return ()
+
+    def acting_carry(self, carry: Carry) -> Carry:
+        """The part of the carry that acting alone needs."""
+        return carry
+
+    def normalized(self, obs: Any) -> Any:
+        """Raw observations through the normaliser as it stands."""
+        return obs if self.normalizer is None else self.normalizer(obs)
+
+    def inputs(self, obs: Any) -> Any:
+        """Raw observations as the network's tensors."""
+        obs = self.normalized(tree_map(np.asarray, obs))
+        return tree_map(lambda column: torch.as_tensor(column, device=self.device), obs)
+
+    def observe(self, obs: Any) -> None:
+        """Move the normaliser's statistics by raw observations [..., B, ...]."""
+        if self.normalizer is not None:
+            self.normalizer.update(tree_map(np.asarray, obs))
+
+    def outputs_of(self, small: Shortcut[SmallNetwork] | None, obs: Any) -> np.ndarray | None:
+        """A network's outputs [B, ...] without torch; None where torch is faster or needed."""
+        network = taken(small)
+        if network is None or not network.fits(len(obs)):
+            return None
+        return network(self.normalized(obs))
