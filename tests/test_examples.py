@@ -59,4 +59,4 @@ def test_the_class_and_its_config_are_forty_lines_at_most():
 def test_as_a_script_it_has_every_verb(tmp_path):
     script = [sys.executable, str(ROOT / "examples" / "reinforce.py")]
     done = subprocess.run([*script, "describe", "reinforce"], capture_output=True, text=True, check=True)
-    assert "reinforce: REINFORCE: one step" in done.stdout
+    assert "reinforce: REINFORCE, for discrete and continuous actions." in done.stdout

@@ -299,6 +299,16 @@ def test_the_heads_of_muzero_are_a_policy_and_two_supports() -> None:
     assert [tuple(part.shape) for part in parts] == [(6, 2), (6, 7), (6, 7)]
 
 
+def test_models_are_small_by_the_number_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 · 5 and 5 · 4 of the dynamics, 4 · 5 and 5 · 16 of the heads."""
+    network = muzero()
+    model = SmallModel.of(network.dynamics, network.prediction)  # type: ignore[arg-type]
+    assert model is not None and model.count == 140 and model.fits
+    for most in (140, 139):
+        monkeypatch.setattr("rl_training.networks.planning.MOST_WEIGHTS", most)
+        assert model.fits == (most == 140)
+
+
 class OwnLinear(nn.Linear):
     pass
 

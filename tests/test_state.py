@@ -685,6 +685,7 @@ def test_a_run_is_locked_against_others_and_a_kill_unlocks_it(tmp_path: Path) ->
         os.write(writable, str(grandchild).encode())
         signal.pause()
         lock.release()
+    os.close(writable)  # with the child, its end is gone: nobody waits for what it cannot say any more
     worker = int(os.read(readable, 20))
     try:
         with pytest.raises(RunError, match="another process"):

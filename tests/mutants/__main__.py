@@ -72,6 +72,7 @@ FIRST = 25  # tests that are tried before the rest is even collected
 # A mutant whose tests take so many times the CPU-seconds they take without it counts as one that never ends; the
 # seconds on top are for code that numba compiles anew.
 PATIENCE, COMPILING = 4, 40
+STANDSTILL = 300  # seconds after which a test that waits for something is given up
 
 
 def main() -> int:
@@ -241,7 +242,7 @@ def attacked(path: str, mutation: Mutation, tests: list[str], pipe: int, limit: 
         plant(PACKAGE / path, ast.fix_missing_locations(tree))
         for part in (tests[:FIRST], tests[FIRST:]):
             first = First()
-            options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", *part]
+            options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", f"--timeout={STANDSTILL}", *part]
             code = pytest.main(options, plugins=[first]) if part else 0
             if code:
                 verdict = f"killed {first.name}" if first.name else f"unclear code {int(code)}"
