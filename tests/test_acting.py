@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rl_training.algorithms.masking import pick_allowed
+from rl_training.data.random_rollout import random_action
 from rl_training.networks.acting import SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
@@ -197,3 +198,23 @@ def test_batches_are_small_by_the_number_of_their_multiplications(monkeypatch):
     assert values.multiplications == 2 * 3 + 3 * 3
     monkeypatch.setattr("rl_training.networks.acting.MOST_MULTIPLICATIONS", 10 * values.multiplications)
     assert values.fits(10) and not values.fits(11)
+
+
+def test_random_actions_of_every_space_are_for_one_environment():
+    chance = np.random.default_rng(0)
+
+    def drawn(space, obs=None):
+        return np.concatenate([random_action(space, obs, chance) for _ in range(300)])
+
+    box = drawn(gym.spaces.Box(-5, 5, (2, 3), np.float32))
+    assert (
+        box.shape == (300, 6) and box.dtype == np.float32 and -1 <= box.min() < -0.9 and 0.9 < box.max() <= 1
+    )
+    bits = drawn(gym.spaces.MultiBinary(3))
+    assert bits.shape == (300, 3) and set(bits.ravel()) == {0, 1}
+    assert drawn(gym.spaces.Discrete(3)).shape == (300,) and set(drawn(gym.spaces.Discrete(3))) == {0, 1, 2}
+    several = drawn(gym.spaces.MultiDiscrete([2, 3]))
+    assert several.shape == (300, 2) and [set(column) for column in several.T] == [{0, 1}, {0, 1, 2}]
+    mask = {"action_mask": np.array([[0, 1, 1, 0, 1]])}
+    assert [set(column) for column in drawn(gym.spaces.MultiDiscrete([2, 3]), mask).T] == [{1}, {0, 2}]
+    assert set(drawn(gym.spaces.Discrete(5), mask)) == {1, 2, 4}

@@ -381,6 +381,10 @@ def test_the_stages_of_a_world_models_pictures(last: bool) -> None:
     assert [len(norm.scale) for norm in picture.inward_norms] == [8, 12, 16, 16]  # type: ignore[arg-type]
     assert [len(norm.scale) for norm in picture.outward_norms] == [16, 12, 8]  # type: ignore[arg-type]
     assert picture.size == 16 * 4 * 3 and layers_of(picture.from_stoch) == [(6, 20), (20, 192)]
+    assert picture.from_deter.weight.shape == (2, 8, 96)
+    assert Picture(bytes_of(*shape), 4, 15, 6, 10, 5).from_deter.weight.shape == (1, 15, 192), (
+        "16 is no multiple of 5"
+    )
     obs = torch.randint(0, 256, (2, 1, *shape), dtype=torch.uint8)
     assert picture.encode(obs).shape == (2, 1, 192)
     told = picture.predict(torch.randn(2, 1, 22))

@@ -7,6 +7,7 @@ what the network says now. Every knob has another value than in the config.
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from updates import (
 
 from rl_training.data.random_rollout import STEPS
 from rl_training.runtime import gail_trainer
+from rl_training.runtime.controls import Controls
 
 TINY: dict[str, Any] = dict(
     total_timesteps=1000, num_envs=3, num_steps=8, hidden_sizes=[4], learning_rate=0.01, ent_coef=0.01
@@ -572,3 +574,25 @@ def test_gail_clones_with_its_own_moments_and_the_configs_learning_rate() -> Non
     assert numbers["cloning_loss"].item() == pytest.approx(loss.item(), **TOLERANCE)
     hand.assert_same(0.01)
     assert torch.equal(trainer.optimizer.square, before) and trainer.cloned
+
+
+@pytest.mark.parametrize(("kl", "steps"), [(0.75, 2), (0.7501, 0)])
+@pytest.mark.parametrize(("algo", "loss"), [("ppo", "ppo_loss"), ("ppg", "surrogate_loss")])
+def test_epochs_end_above_one_and_a_half_times_the_target(
+    algo: str, loss: str, kl: float, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a divergence of ½, and not at it."""
+    epochs = dict(update_epochs=2) if algo == "ppo" else dict(policy_epochs=2)
+    trainer = warmed(algo, 1, **TINY, **epochs, env_id="CartPole-v1", num_minibatches=1, target_kl=0.5)
+    optimizer = trainer.optimizer if algo == "ppo" else trainer.policy_optimizer
+    module, taken, step = sys.modules[type(trainer).__module__], [], optimizer.step
+    real = getattr(module, loss)
+
+    def told(*arguments: Any, **more: Any) -> Any:
+        found, numbers = real(*arguments, **more)
+        return found, numbers | {"approx_kl": torch.tensor(kl)}
+
+    monkeypatch.setattr(module, loss, told)
+    monkeypatch.setattr(optimizer, "step", lambda *arguments: taken.append(1) or step(*arguments))
+    trainer.iterate(Controls.of(trainer.config).at(0))
+    assert len(taken) == steps
