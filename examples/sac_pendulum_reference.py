@@ -21,9 +21,9 @@ from rl_training.data.replay import Replay
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import LocalLanes
 from rl_training.networks.soft_actor_critic import TwinCritics
+from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.optim import Adam, flatten_parameters
 from rl_training.runtime.sac_trainer import Temperature
-from rl_training.runtime.squashed_policy import SquashedPolicy
 from rl_training.state.seeding import seed_everything
 
 NETWORK = dict(hidden_sizes=(256, 256), activation="relu", image_encoder="nature")

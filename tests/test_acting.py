@@ -9,9 +9,9 @@ from rl_training.algorithms.masking import pick_allowed
 from rl_training.data.random_rollout import random_action
 from rl_training.networks.acting import SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
-from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.policies.q_values import QPolicy
 from rl_training.runtime.optim import Adam
-from rl_training.runtime.q_policy import QPolicy
 
 BOX = gym.spaces.Box(-1, 1, (5,), np.float32)
 

@@ -14,9 +14,9 @@ from runs import RUNS, in_child, metrics_in, small_config
 
 from rl_training import load_config, resume, train
 from rl_training.errors import NonFiniteError, RunError, StorageError
+from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.registry import ALGORITHMS, trainer_class
 from rl_training.runtime import engine
-from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.display import LiveDisplay, PlainDisplay, QuietDisplay, script_display
 from rl_training.runtime.engine import Engine, Progress

@@ -23,7 +23,7 @@ from rl_training.algorithms.muzero import (
     unrolled_loss,
     visit_policy,
 )
-from rl_training.runtime.search_policy import Plan, SearchPolicy, check_planning
+from rl_training.policies.search import Plan, SearchPolicy, check_planning
 
 
 def test_the_transform_by_hand() -> None:

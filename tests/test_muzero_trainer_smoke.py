@@ -15,7 +15,7 @@ from runs import iterated, knobs_in_training_lines, read_lines
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
 from rl_training.networks.muzero import MuZeroNetwork
-from rl_training.runtime import search_policy
+from rl_training.policies import search as search_policy
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer, train_muzero

@@ -21,8 +21,8 @@ from torch.nn.utils import parametrize
 from rl_training import networks
 from rl_training.networks.actor_critic import ActorCritic, PhasicActorCritic
 from rl_training.networks.exact import Shortcut, is_exact
+from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.registry import trainer_class
-from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.workflows import make_trainer

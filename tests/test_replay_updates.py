@@ -16,7 +16,7 @@ import torch
 from torch import distributions
 from updates import ByHand, cross_entropy, knobs_unlike, number_of, perturb, warmed
 
-from rl_training.runtime.search_policy import Plan
+from rl_training.policies.search import Plan
 from rl_training.state.seeding import seed_everything
 
 TINY: dict[str, Any] = dict(

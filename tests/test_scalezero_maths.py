@@ -25,8 +25,8 @@ from rl_training.algorithms.scalezero import (
 from rl_training.networks.adapters import StagedWeight
 from rl_training.networks.scalezero import Rows, ScaleZeroNetwork
 from rl_training.networks.transformer import Transformer
+from rl_training.policies.scalezero import ScaleZeroPolicy, followed
 from rl_training.runtime.grouped_adam import GroupedAdam
-from rl_training.runtime.scalezero_policy import ScaleZeroPolicy, followed
 from rl_training.runtime.scalezero_trainer import ScaleZeroTrainer
 
 STAGES = 4

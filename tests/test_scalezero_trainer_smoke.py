@@ -14,7 +14,7 @@ from test_muzero_trainer_smoke import counted
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
-from rl_training.runtime import scalezero_policy
+from rl_training.policies import scalezero as scalezero_policy
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.playing import play_run

@@ -15,7 +15,7 @@ import torch
 from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError, UserError, add_extra
 from rl_training.networks.rssm import State
-from rl_training.runtime.dreamer_policy import DreamerPolicy
+from rl_training.policies.dreamer import DreamerPolicy
 from rl_training.runtime.evaluation import refuse_other_spaces
 from rl_training.runtime.workflows import Which, load_agent, made_for
 from rl_training.settings.config import Config

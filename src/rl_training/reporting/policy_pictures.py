@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from rl_training.errors import UserError
+from rl_training.policies.dreamer import DreamerPolicy
 from rl_training.reporting.imagination import imagine_open_loop
 from rl_training.reporting.page import Chart, Page, Series
-from rl_training.runtime.dreamer_policy import DreamerPolicy
 from rl_training.runtime.playing import play_run
 from rl_training.runtime.workflows import load_agent
 

@@ -20,11 +20,11 @@ from rl_training.fleet.making import make_fleet
 from rl_training.fleet.weights import pack
 from rl_training.networks.encoders import laid_out
 from rl_training.networks.recurrent import Sequences
-from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.policies.recurrent import RecurrentPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import policy_settings
-from rl_training.runtime.recurrent_policy import RecurrentPolicy
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.families import ActorLearnerConfig
 from rl_training.trees import tree_map

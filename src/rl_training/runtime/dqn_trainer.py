@@ -13,11 +13,11 @@ from gymnasium import spaces
 from rl_training.algorithms.dqn import q_loss, q_target
 from rl_training.algorithms.masking import mask_logits
 from rl_training.data.batch import Batch
+from rl_training.policies.q_values import QPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
-from rl_training.runtime.q_policy import QPolicy
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dqn import DQNConfig
 

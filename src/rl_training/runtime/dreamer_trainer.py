@@ -24,8 +24,8 @@ from rl_training.data.collector import check_finite, fresh_where_ended
 from rl_training.data.streams import StreamReplay
 from rl_training.networks.bins import bins_loss, decode_bins
 from rl_training.networks.rssm import State
+from rl_training.policies.dreamer import DreamerPolicy, stored
 from rl_training.runtime.controls import Knobs, Now
-from rl_training.runtime.dreamer_policy import DreamerPolicy, stored
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import LaProp, flatten_parameters

@@ -15,9 +15,9 @@ from rl_training.data.batch import Batch
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
+from rl_training.policies.search import Plan, SearchPolicy, planning
 from rl_training.runtime.controls import Now
 from rl_training.runtime.muzero_trainer import MuZeroTrainer
-from rl_training.runtime.search_policy import Plan, SearchPolicy, planning
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig

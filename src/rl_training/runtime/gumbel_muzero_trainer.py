@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from rl_training.algorithms.gumbel_muzero import improved_policy_loss
+from rl_training.policies.search import GumbelSearchPolicy, SearchPolicy
 from rl_training.runtime.muzero_trainer import MuZeroTrainer
-from rl_training.runtime.search_policy import GumbelSearchPolicy, SearchPolicy
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.settings.gumbel_muzero import GumbelMuZeroConfig

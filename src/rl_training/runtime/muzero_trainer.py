@@ -22,11 +22,11 @@ from rl_training.algorithms.muzero import (
 from rl_training.data.batch import Batch
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.networks.muzero import Predictions
+from rl_training.policies.search import QUIET, Plan, SearchPolicy, most_simulations, planning
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
-from rl_training.runtime.search_policy import QUIET, Plan, SearchPolicy, most_simulations, planning
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig

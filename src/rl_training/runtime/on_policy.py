@@ -13,7 +13,7 @@ from rl_training.data.collector import Collector
 from rl_training.data.normalization import RewardScaler
 from rl_training.envs.making import make_environments
 from rl_training.networks.encoders import laid_out
-from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.trainer import Trainer

@@ -11,7 +11,7 @@ from rl_training.algorithms.ppg import joint_loss
 from rl_training.algorithms.ppo import normalize_advantage, surrogate_loss, value_loss
 from rl_training.data.batch import Batch, lane_groups, minibatches, take_lanes
 from rl_training.networks.actor_critic import PhasicActorCritic
-from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer

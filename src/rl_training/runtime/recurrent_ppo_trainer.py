@@ -6,12 +6,12 @@ from typing import Any
 
 from rl_training.data.batch import Batch
 from rl_training.data.sequences import sequence_minibatches
+from rl_training.policies.recurrent import RecurrentPolicy
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
 from rl_training.runtime.ppo_trainer import Evaluated, optimize_surrogate
-from rl_training.runtime.recurrent_policy import RecurrentPolicy
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.recurrent_ppo import RecurrentPPOConfig
 

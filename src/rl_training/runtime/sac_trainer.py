@@ -14,11 +14,11 @@ from rl_training.algorithms.sac import actor_loss, critic_loss, polyak, soft_tar
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.networks.soft_actor_critic import TwinCritics
+from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import AUTO, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
-from rl_training.runtime.squashed_policy import SquashedPolicy
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.sac import SACConfig
 

@@ -14,8 +14,8 @@ from rl_training.data.episodes import EpisodeReplay
 from rl_training.envs.atari import is_atari
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import check_action_space
+from rl_training.policies.scalezero import ScaleZeroPolicy, TaskPlan
 from rl_training.runtime.off_policy import require_taken
-from rl_training.runtime.scalezero_policy import ScaleZeroPolicy, TaskPlan
 from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful

@@ -17,13 +17,13 @@ from rl_training.data.batch import Batch
 from rl_training.data.random_rollout import random_observations
 from rl_training.errors import about
 from rl_training.networks.scalezero import Rows, Window
+from rl_training.policies.scalezero import ScaleZeroPolicy
+from rl_training.policies.search import most_simulations, planning
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.grouped_adam import GroupedAdam
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import flatten_parameters
-from rl_training.runtime.scalezero_policy import ScaleZeroPolicy
 from rl_training.runtime.scalezero_tasks import Task
-from rl_training.runtime.search_policy import most_simulations, planning
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.scalezero import ScaleZeroConfig

@@ -16,7 +16,7 @@ from rl_training.data.collector import Carry
 from rl_training.networks.acting import SmallNetwork
 from rl_training.networks.exact import Shortcut
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS, GaussianActor
-from rl_training.runtime.network_policy import NetworkPolicy
+from rl_training.policies.base import NetworkPolicy
 
 
 class SquashedPolicy(NetworkPolicy):

@@ -16,8 +16,8 @@ from rl_training.algorithms.muzero import visit_policy
 from rl_training.data.collector import Carry
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.muzero import MuZeroNetwork
+from rl_training.policies.base import NetworkPolicy
 from rl_training.runtime.controls import Now, compile_knobs
-from rl_training.runtime.network_policy import NetworkPolicy
 from rl_training.search import Root, gumbel_muzero_search, muzero_search
 from rl_training.state.leaves import are_finite, require
 

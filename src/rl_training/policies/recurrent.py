@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.recurrent import Carry, RecurrentActorCritic, Sequences
-from rl_training.runtime.actor_critic_policy import ActorCriticPolicy
+from rl_training.policies.actor_critic import ActorCriticPolicy
 
 
 class RecurrentPolicy(ActorCriticPolicy):

@@ -16,7 +16,7 @@ from rl_training.envs.masking import num_choices, refuse_empty_masks
 from rl_training.networks.acting import SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.networks.exact import Shortcut, taken
-from rl_training.runtime.network_policy import NetworkPolicy
+from rl_training.policies.base import NetworkPolicy
 
 
 class ActorCriticPolicy(NetworkPolicy):

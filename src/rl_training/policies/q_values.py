@@ -17,7 +17,7 @@ from rl_training.envs.masking import refuse_empty_masks
 from rl_training.networks.acting import SmallNetwork
 from rl_training.networks.exact import Shortcut
 from rl_training.networks.q_network import QNetwork
-from rl_training.runtime.network_policy import NetworkPolicy
+from rl_training.policies.base import NetworkPolicy
 from rl_training.state.leaves import require
 
 

@@ -17,7 +17,7 @@ from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.masking import refuse_empty_masks
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.networks.scalezero import Rows, ScaleZeroNetwork
-from rl_training.runtime.search_policy import QUIET, check_planning
+from rl_training.policies.search import QUIET, check_planning
 from rl_training.search import Root, gumbel_muzero_search
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.stateful import Stateful

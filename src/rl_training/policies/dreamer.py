@@ -12,7 +12,7 @@ from rl_training.data.collector import Carry
 from rl_training.networks.bins import decode_bins
 from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import State
-from rl_training.runtime.network_policy import NetworkPolicy
+from rl_training.policies.base import NetworkPolicy
 
 
 class DreamerPolicy(NetworkPolicy):

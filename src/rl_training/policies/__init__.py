@@ -1,0 +1,1 @@
+"""What acts: the policies of all algorithms."""
