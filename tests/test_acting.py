@@ -7,7 +7,7 @@ import torch
 
 from rl_training.algorithms.masking import pick_allowed
 from rl_training.data.random_rollout import random_action
-from rl_training.networks.acting import SmallActorCritic
+from rl_training.kernels.acting import SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.q_values import QPolicy
@@ -192,11 +192,11 @@ def test_values_of_half_precision_are_those_that_were_acted_with():
 def test_batches_are_small_by_the_number_of_their_multiplications(monkeypatch):
     _, _, small = make(gym.spaces.Discrete(3))
     assert small.multiplications == 2 * (5 * 64 + 64 * 32) + 32 * 3 + 32 * 1
-    monkeypatch.setattr("rl_training.networks.acting.MOST_MULTIPLICATIONS", 10 * small.multiplications)
+    monkeypatch.setattr("rl_training.kernels.acting.MOST_MULTIPLICATIONS", 10 * small.multiplications)
     assert small.fits(10) and not small.fits(11)
     values = q_policy([1.0, 5.0, 3.0], False).small()
     assert values.multiplications == 2 * 3 + 3 * 3
-    monkeypatch.setattr("rl_training.networks.acting.MOST_MULTIPLICATIONS", 10 * values.multiplications)
+    monkeypatch.setattr("rl_training.kernels.acting.MOST_MULTIPLICATIONS", 10 * values.multiplications)
     assert values.fits(10) and not values.fits(11)
 
 

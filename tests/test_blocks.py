@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rl_training.algorithms.muzero import decode
-from rl_training.networks.blocks import LANES, activate, add_rows, decode_block, dense, from_block, to_block
+from rl_training.kernels.blocks import LANES, activate, add_rows, decode_block, dense, from_block, to_block
 
 
 @numba.njit

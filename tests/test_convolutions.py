@@ -6,10 +6,10 @@ import torch
 from gymnasium import spaces
 from torch.nn import functional as F
 
-from rl_training.networks import convolutions
-from rl_training.networks.convolutions import convolve
+from rl_training.kernels import convolutions
+from rl_training.kernels.convolutions import convolve
+from rl_training.kernels.tiles import ROWS, strips
 from rl_training.networks.encoders import NatureCNN
-from rl_training.networks.tiles import ROWS, strips
 
 SHAPES = {  # pictures, channels, height, width, filters, kernel, stride
     "first of Atari": (3, 4, 84, 84, 32, 8, 4),

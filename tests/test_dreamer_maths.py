@@ -27,8 +27,8 @@ from rl_training.algorithms.dreamer import (
     two_hot_loss,
     unimix,
 )
-from rl_training.networks import bins, fused
-from rl_training.networks.bins import bins_loss, decode_bins
+from rl_training.kernels import bins, fused
+from rl_training.kernels.bins import bins_loss, decode_bins
 from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import RSSM, State
 from rl_training.runtime.optim import LaProp

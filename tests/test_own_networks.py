@@ -19,8 +19,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from rl_training import networks
+from rl_training.kernels.exact import Shortcut, is_exact
 from rl_training.networks.actor_critic import ActorCritic, PhasicActorCritic
-from rl_training.networks.exact import Shortcut, is_exact
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl_training.kernels.tree import halving_table
 from rl_training.search import Root, SearchResult, gumbel_muzero_search, muzero_search
-from rl_training.search.tree import halving_table
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "search_mctx.npz")
 CASES = sorted({key.split("/")[0] for key in GOLDEN})

@@ -11,7 +11,7 @@ from torch import distributions as reference
 
 from rl_training.algorithms import dreamer, muzero
 from rl_training.algorithms.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical
-from rl_training.networks import bins, fused
+from rl_training.kernels import bins, fused
 
 STEPS, LANES = 3, 4
 BINS = dreamer.make_bins(255)

@@ -18,9 +18,9 @@ from rl_training.algorithms.distributions import (
     MultiCategorical,
 )
 from rl_training.algorithms.masking import mask_logits
-from rl_training.networks.dense import DenseStack
+from rl_training.kernels.dense import DenseStack
+from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.networks.encoders import make_encoder, orthogonal
-from rl_training.networks.exact import Shortcut, is_exact, taken
 
 
 def action_family(space: spaces.Space[Any]) -> Family:

@@ -10,9 +10,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.networks.dense import DenseStack, stacked
+from rl_training.kernels.dense import DenseStack, stacked
+from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.networks.encoders import make_inputs, orthogonal
-from rl_training.networks.exact import Shortcut, is_exact, taken
 
 
 class Discriminator(nn.Module):

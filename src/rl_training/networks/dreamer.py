@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from rl_training.algorithms.dreamer import bounded_normal, make_bins, unimix
+from rl_training.kernels.bins import decode_bins
 from rl_training.networks.actor_critic import action_family
-from rl_training.networks.bins import decode_bins
 from rl_training.networks.reconstruction import Reconstruction
 from rl_training.networks.rssm import RSSM, linear, mlp
 

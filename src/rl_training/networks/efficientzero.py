@@ -16,11 +16,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import decode
+from rl_training.kernels.exact import Shortcut, is_exact, taken
+from rl_training.kernels.planning import SmallModel
+from rl_training.kernels.prefix_planning import SmallPrefixModel
 from rl_training.networks.encoders import is_image, orthogonal
-from rl_training.networks.exact import Shortcut, is_exact, taken
 from rl_training.networks.muzero import MuZeroNetwork, VectorDynamics
-from rl_training.networks.planning import SmallModel
-from rl_training.networks.prefix_planning import SmallPrefixModel
 
 PREFIX_CHANNELS = 16  # to which a state of frames is reduced before it enters the memory, as in the paper
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.algorithms.masking import MASK
-from rl_training.networks.convolutions import convolve
-from rl_training.networks.exact import Shortcut, is_exact
+from rl_training.kernels.convolutions import convolve
+from rl_training.kernels.exact import Shortcut, is_exact
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 

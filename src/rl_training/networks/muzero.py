@@ -18,6 +18,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import decode, scale_latent
+from rl_training.kernels.exact import Shortcut, is_exact, taken
+from rl_training.kernels.planning import SmallModel
 from rl_training.networks.encoders import (
     ACTIVATIONS,
     ResidualBlock,
@@ -30,8 +32,6 @@ from rl_training.networks.encoders import (
     orthogonal,
     picture_shape,
 )
-from rl_training.networks.exact import Shortcut, is_exact, taken
-from rl_training.networks.planning import SmallModel
 
 
 class Predictions(NamedTuple):

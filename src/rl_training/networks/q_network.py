@@ -10,9 +10,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.dqn import dueling
-from rl_training.networks.dense import Backward, DenseStack
+from rl_training.kernels.dense import Backward, DenseStack
+from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.networks.encoders import make_encoder, orthogonal
-from rl_training.networks.exact import Shortcut, is_exact, taken
 
 
 class QNetwork(nn.Module):

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.networks.exact import Shortcut, is_exact
-from rl_training.networks.fused import draw_latent, gated_step, norm_silu
+from rl_training.kernels.exact import Shortcut, is_exact
+from rl_training.kernels.fused import draw_latent, gated_step, norm_silu
 
 
 class State(NamedTuple):

@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 from rl_training.data.collector import Carry
 from rl_training.data.normalization import ObservationNormalizer
-from rl_training.networks.acting import SmallNetwork
-from rl_training.networks.exact import Shortcut, taken
+from rl_training.kernels.acting import SmallNetwork
+from rl_training.kernels.exact import Shortcut, taken
 from rl_training.state.stateful import Stateful
 from rl_training.trees import tree_map
 

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 from rl_training.data.collector import Carry
-from rl_training.networks.bins import decode_bins
+from rl_training.kernels.bins import decode_bins
 from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import State
 from rl_training.policies.base import NetworkPolicy

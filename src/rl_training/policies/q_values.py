@@ -14,8 +14,8 @@ from rl_training.algorithms.dqn import dueling
 from rl_training.algorithms.masking import BLOCKED, mask_logits, mask_of, pick_allowed
 from rl_training.data.collector import Carry
 from rl_training.envs.masking import refuse_empty_masks
-from rl_training.networks.acting import SmallNetwork
-from rl_training.networks.exact import Shortcut
+from rl_training.kernels.acting import SmallNetwork
+from rl_training.kernels.exact import Shortcut
 from rl_training.networks.q_network import QNetwork
 from rl_training.policies.base import NetworkPolicy
 from rl_training.state.leaves import require

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from rl_training.algorithms.sac import squash
 from rl_training.data.collector import Carry
-from rl_training.networks.acting import SmallNetwork
-from rl_training.networks.exact import Shortcut
+from rl_training.kernels.acting import SmallNetwork
+from rl_training.kernels.exact import Shortcut
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS, GaussianActor
 from rl_training.policies.base import NetworkPolicy
 

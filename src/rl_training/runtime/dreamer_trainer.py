@@ -22,7 +22,7 @@ from rl_training.algorithms.dreamer import (
 from rl_training.data.batch import Batch
 from rl_training.data.collector import check_finite, fresh_where_ended
 from rl_training.data.streams import StreamReplay
-from rl_training.networks.bins import bins_loss, decode_bins
+from rl_training.kernels.bins import bins_loss, decode_bins
 from rl_training.networks.rssm import State
 from rl_training.policies.dreamer import DreamerPolicy, stored
 from rl_training.runtime.controls import Knobs, Now

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from rl_training.search.tree import (
+from rl_training.kernels.tree import (
     EDGE,
     NODE,
     advance_gumbel,

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.compiling import njit
-from rl_training.networks.acting import ACTIVATIONS, FAST, _view
-from rl_training.networks.blocks import (
+from rl_training.kernels.acting import ACTIVATIONS, FAST, _view
+from rl_training.kernels.blocks import (
     LANES,
     activate,
     add_rows,
@@ -25,8 +25,8 @@ from rl_training.networks.blocks import (
     from_block,
     to_block,
 )
-from rl_training.networks.dense import stacked
-from rl_training.networks.exact import is_exact
+from rl_training.kernels.dense import stacked
+from rl_training.kernels.exact import is_exact
 
 if TYPE_CHECKING:
     from rl_training.networks.muzero import VectorDynamics

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_training.kernels.exact import is_exact
 from rl_training.networks.encoders import Flat
-from rl_training.networks.exact import is_exact
 
 Backward = Callable[[Tensor], None]
 

@@ -27,8 +27,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rl_training.compiling import njit
-from rl_training.networks.compiled import fits
-from rl_training.networks.tiles import COLUMNS, NUMBER_BYTES, add_products, has_fused_multiplication
+from rl_training.kernels.compiled import fits
+from rl_training.kernels.tiles import COLUMNS, NUMBER_BYTES, add_products, has_fused_multiplication
 
 LONGEST = 64  # products that are written out one after the other
 

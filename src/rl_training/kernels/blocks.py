@@ -21,8 +21,8 @@ from numba.extending import intrinsic
 
 from rl_training.algorithms.muzero import EPSILON
 from rl_training.compiling import njit
-from rl_training.networks.acting import FAST, fast_tanh
-from rl_training.networks.supports import C1, C2, C3, C4, C5, C6, LEAST, LOG2_E, ONE_BITS, ROUND
+from rl_training.kernels.acting import FAST, fast_tanh
+from rl_training.kernels.supports import C1, C2, C3, C4, C5, C6, LEAST, LOG2_E, ONE_BITS, ROUND
 
 LANES = 16
 ROWS = 64  # of a support that are summed up at once

@@ -15,9 +15,9 @@ from torch import nn
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, Family
 from rl_training.compiling import njit
+from rl_training.kernels.dense import dense_layers
+from rl_training.kernels.exact import is_exact
 from rl_training.networks.actor_critic import ActionHead, ActorCritic, has_own_forward
-from rl_training.networks.dense import dense_layers
-from rl_training.networks.exact import is_exact
 
 # Above this many multiplications per step torch's matrix products win.
 MOST_MULTIPLICATIONS = 300_000

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from rl_training.algorithms.dreamer import decode, two_hot, two_hot_loss
 from rl_training.compiling import njit
-from rl_training.networks.acting import FAST
-from rl_training.networks.compiled import fits
-from rl_training.networks.supports import exponentials
+from rl_training.kernels.acting import FAST
+from rl_training.kernels.compiled import fits
+from rl_training.kernels.supports import exponentials
 
 
 def decode_bins(logits: Tensor, bins: Tensor) -> Tensor:
