@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from rl_training import load_config, train
-from rl_training.runtime.display import LiveDisplay
+from rl_training.monitoring.display import LiveDisplay
 
 DOCS = Path(__file__).resolve().parent
 IMAGES = DOCS / "images"

@@ -14,7 +14,7 @@ from forging import in_fork
 from runs import assert_same_run, small_config
 
 from rl_training import resume, train
-from rl_training.runtime.display import QuietDisplay
+from rl_training.monitoring.display import QuietDisplay
 
 # Small runs whose logs have lines behind the newest checkpoint, as a kill leaves them: what is smaller than in
 # tests/runs.py, and the step at which they are killed. The last one is killed before its first checkpoint.

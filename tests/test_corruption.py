@@ -9,7 +9,7 @@ from corruption import KILLED, campaign, table, train_and_kill
 
 from rl_training import evaluate_checkpoint, resume
 from rl_training.errors import CheckpointError
-from rl_training.runtime.display import QuietDisplay
+from rl_training.monitoring.display import QuietDisplay
 from rl_training.runtime.on_policy import OnPolicyTrainer
 
 FEW, MANY = 30, 250

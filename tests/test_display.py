@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from rl_training.runtime.display import (
+from rl_training.monitoring.display import (
     Display,
     LiveDisplay,
     Pace,

@@ -14,11 +14,11 @@ from runs import RUNS, in_child, metrics_in, small_config
 
 from rl_training import load_config, resume, train
 from rl_training.errors import NonFiniteError, RunError, StorageError
+from rl_training.monitoring.display import LiveDisplay, PlainDisplay, QuietDisplay, script_display
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.registry import ALGORITHMS, trainer_class
 from rl_training.runtime import engine
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.display import LiveDisplay, PlainDisplay, QuietDisplay, script_display
 from rl_training.runtime.engine import Engine, Progress
 from rl_training.runtime.forking import fork
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer, train_ppo

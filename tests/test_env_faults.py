@@ -24,9 +24,9 @@ from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import LocalLanes
 from rl_training.envs.making import make_env, make_environments, make_lanes
 from rl_training.errors import ConfigError, Elsewhere, EnvironmentFault, NonFiniteError, RunError
+from rl_training.monitoring.display import QuietDisplay
 from rl_training.processes import ensure_fork_server
 from rl_training.runtime import engine
-from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.workflows import train_until_stopped
 
 TINY = dict(

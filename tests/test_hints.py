@@ -14,8 +14,8 @@ from rl_training import load_config, train
 from rl_training.cli import app
 from rl_training.envs.making import make_env
 from rl_training.errors import ConfigError, UntrustedError
+from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import ALGORITHMS, trainer_class
-from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.forking import fork
 from rl_training.runtime.workflows import evaluate_checkpoint, resume
 from rl_training.settings.foreign_names import HINTS

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rl_training import evaluate_checkpoint, load_policy, resume
+from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import ALGORITHMS
 from rl_training.reporting.report import write_report
-from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.forking import fork
 from rl_training.runtime.workflows import revisions
 from rl_training.settings.loading import load_run_config

@@ -14,7 +14,7 @@ from test_cli import cli, refused
 
 from rl_training import resume, train
 from rl_training.errors import RunError
-from rl_training.runtime.display import QuietDisplay
+from rl_training.monitoring.display import QuietDisplay
 from rl_training.runtime.forking import fork
 from rl_training.state import chain
 

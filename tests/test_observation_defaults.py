@@ -17,8 +17,8 @@ from rl_training.data.normalization import ObservationNormalizer
 from rl_training.data.random_rollout import STEPS, random_observations
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import ConfigError
+from rl_training.monitoring.display import PlainDisplay
 from rl_training.registry import shipped_configs
-from rl_training.runtime.display import PlainDisplay
 from rl_training.runtime.picture_defaults import unwritten, with_picture_defaults
 from rl_training.runtime.ppo_trainer import PPOConfig
 from rl_training.runtime.workflows import make_trainer

@@ -12,7 +12,7 @@ from test_cli import cli, refused
 
 from rl_training import fork, resume, train
 from rl_training.errors import ConfigError, RunError, StorageError
-from rl_training.runtime.display import LiveDisplay, QuietDisplay
+from rl_training.monitoring.display import LiveDisplay, QuietDisplay
 from rl_training.runtime.engine import Engine, rounded_up
 from rl_training.settings.loading import dump_config, load_config
 from rl_training.state.run_directory import RunDirectory, changed_keys

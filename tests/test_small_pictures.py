@@ -14,6 +14,7 @@ from runs import TINY_DREAMER, small_config
 
 from rl_training import train
 from rl_training.data.normalization import ObservationNormalizer
+from rl_training.monitoring.display import PlainDisplay
 from rl_training.networks.encoders import (
     Flat,
     NatureCNN,
@@ -28,7 +29,6 @@ from rl_training.networks.encoders import (
     without_small_pictures,
 )
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.display import PlainDisplay
 from rl_training.runtime.trainer import default_threads
 from rl_training.runtime.workflows import evaluate_checkpoint, make_trainer, saved_config
 from rl_training.settings.loading import load_run_config

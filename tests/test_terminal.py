@@ -16,9 +16,9 @@ from rich.console import Console
 from test_cli import GOOD, cli, write
 
 from rl_training import load_config
-from rl_training.runtime.display import LiveDisplay, PlainDisplay, QuietDisplay
+from rl_training.monitoring.display import LiveDisplay, PlainDisplay, QuietDisplay
+from rl_training.monitoring.seeds_display import LiveSeeds, PlainSeeds
 from rl_training.runtime.seeds import SeedRun
-from rl_training.runtime.seeds_display import LiveSeeds, PlainSeeds
 from rl_training.runtime.workflows import Result
 from rl_training.settings.loading import dump_config
 from rl_training.terminal import Escaped, printable, printable_line, unescaped

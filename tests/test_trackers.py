@@ -13,8 +13,8 @@ from runs import KINDS, in_child, metrics_in, read_lines, small_config
 from test_cli import GOOD, cli, refused, write
 
 from rl_training import resume, train
-from rl_training.runtime import trackers
-from rl_training.runtime.display import QuietDisplay
+from rl_training.monitoring import trackers
+from rl_training.monitoring.display import QuietDisplay
 from rl_training.state.run_directory import RunDirectory
 
 ALL = dict(tensorboard=True, wandb=True, mlflow=True)

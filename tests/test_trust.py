@@ -11,11 +11,11 @@ from test_cli import cli, refused, write
 
 from rl_training import evaluate_checkpoint, load_config, resume, train
 from rl_training.errors import ConfigError, RunError, UntrustedError, UserError
+from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import shipped_configs
 from rl_training.reporting.imagination import imagine_open_loop
 from rl_training.reporting.report import write_report
 from rl_training.runtime import seeds
-from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.forking import fork
 from rl_training.runtime.playing import play_run
 from rl_training.runtime.workflows import record_demonstrations, refuse_other_config

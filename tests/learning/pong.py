@@ -47,8 +47,8 @@ def run(run_dir: Path, overrides: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """The scores of the untrained policy's games, and of the last games of training."""
     from rl_training import load_config, resume, train
     from rl_training.envs.making import make_environments
+    from rl_training.monitoring.display import PlainDisplay
     from rl_training.registry import trainer_class
-    from rl_training.runtime.display import PlainDisplay
     from rl_training.state.checkpoints import load_checkpoint
     from rl_training.state.seeding import fold, seed_everything
 

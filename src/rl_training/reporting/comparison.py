@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rl_training.errors import UserError, did_you_mean
+from rl_training.monitoring.display import number
 from rl_training.reporting.page import Chart, Page, Series, draw_png, write_page
 from rl_training.reporting.records import SCORE, Record, find_runs
 from rl_training.reporting.statistics import (
@@ -24,7 +25,6 @@ from rl_training.reporting.statistics import (
     iqm_interval,
     profile_interval,
 )
-from rl_training.runtime.display import number
 from rl_training.settings.yaml import to_yaml
 from rl_training.terminal import printable_line
 

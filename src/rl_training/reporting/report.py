@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from rl_training.errors import CheckpointError, UserError
+from rl_training.monitoring.display import duration, number
 from rl_training.registry import shipped_configs
 from rl_training.reporting.columns import Curve
 from rl_training.reporting.page import Chart, Page, Series, write_page
 from rl_training.reporting.policy_pictures import add_policy
 from rl_training.reporting.records import SCORE, Log, Record, Warn, entries, knob_names, read_run
 from rl_training.reporting.timing import Timing
-from rl_training.runtime.display import duration, number
 from rl_training.runtime.workflows import RESUMED_ELSEWHERE
 from rl_training.settings.loading import dump_config, load_config, load_run_config
 from rl_training.settings.yaml import parse_yaml, read_text, to_yaml

@@ -24,11 +24,11 @@ from typing import Any
 
 from rl_training.envs.spaces import space_to_json
 from rl_training.errors import EnvironmentFault, NonFiniteError, StorageError
+from rl_training.monitoring.display import Display, Pace
+from rl_training.monitoring.trackers import Trackers
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.display import Display, Pace
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
-from rl_training.runtime.trackers import Trackers
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.config import Config
 from rl_training.state import chain, checkpoints, files

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
+from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.runtime.controls import idle_knobs
-from rl_training.runtime.display import Display, QuietDisplay, script_display
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.workflows import (
     begin_run,

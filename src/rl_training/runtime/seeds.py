@@ -28,9 +28,9 @@ from rl_training.errors import (
     UserError,
     one_line,
 )
+from rl_training.monitoring.display import QuietDisplay
 from rl_training.processes import SIGNALS, end_with_the_parent, ensure_fork_server
 from rl_training.runtime import workflows
-from rl_training.runtime.display import QuietDisplay
 from rl_training.runtime.engine import rounded_up, stop_signals
 from rl_training.runtime.picture_defaults import difference, with_picture_defaults
 from rl_training.settings.config import Config

@@ -20,14 +20,14 @@ from rl_training.envs.making import environment_protocol
 from rl_training.envs.spaces import ActionCodec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
+from rl_training.monitoring.display import Display, QuietDisplay, script_display
+from rl_training.monitoring.trackers import require_trackers
 from rl_training.registry import trainer_class
 from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.controls import idle_knobs
-from rl_training.runtime.display import Display, QuietDisplay, script_display
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.picture_defaults import difference, with_picture_defaults
-from rl_training.runtime.trackers import require_trackers
 from rl_training.runtime.trainer import Trainer, as_seen, default_threads
 from rl_training.settings.config import Config
 from rl_training.settings.loading import dump_config, load_config, load_run_config

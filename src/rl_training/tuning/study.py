@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
 from rl_training.extras import require_extra
-from rl_training.runtime.display import Display, QuietDisplay, number, script_display
+from rl_training.monitoring.display import Display, QuietDisplay, number, script_display
 from rl_training.runtime.picture_defaults import with_picture_defaults
 from rl_training.runtime.workflows import end_caller, resume_until_stopped, train_until_stopped
 from rl_training.settings.config import Config

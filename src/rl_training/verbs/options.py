@@ -59,7 +59,7 @@ class showing:
     """The display of a run; its panel is taken down also when the run ends by an exception."""
 
     def __init__(self, quiet: bool) -> None:
-        from rl_training.runtime.display import make_display
+        from rl_training.monitoring.display import make_display
 
         self.display = make_display(quiet)
 

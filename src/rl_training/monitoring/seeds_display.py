@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from rl_training.runtime.display import number
+from rl_training.monitoring.display import number
 from rl_training.terminal import printable_line, unescaped
 
 if TYPE_CHECKING:
