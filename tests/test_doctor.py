@@ -12,7 +12,7 @@ from test_cli import cli, refused
 from rl_training.compiling import Cache
 from rl_training.errors import UserError
 from rl_training.extras import EXTRAS, require_extra
-from rl_training.reporting import checkup
+from rl_training.tools import checkup
 
 ROOT = Path(__file__).parents[1]
 

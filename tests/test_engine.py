@@ -20,7 +20,6 @@ from rl_training.registry import ALGORITHMS, trainer_class
 from rl_training.runtime import engine
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.engine import Engine, Progress
-from rl_training.runtime.forking import fork
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer, train_ppo
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.workflows import train_until_stopped
@@ -28,6 +27,7 @@ from rl_training.settings.loading import dump_config, load_run_config
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
+from rl_training.tools.forking import fork
 
 
 def training_lines(run_dir):

@@ -13,10 +13,10 @@ from test_cli import cli, refused
 
 from rl_training import load_config, load_policy
 from rl_training.envs.spaces import space_to_json
-from rl_training.runtime import export_check, exporting
-from rl_training.runtime.exporting import export_policy
 from rl_training.runtime.workflows import make_trainer
 from rl_training.state import checkpoints
+from rl_training.tools import export_check, exporting
+from rl_training.tools.exporting import export_policy
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from runs import RUNS, small_config
 
 from rl_training import evaluate_checkpoint, load_policy, resume, train
 from rl_training.errors import CheckpointError, UserError
-from rl_training.runtime.forking import fork
+from rl_training.tools.forking import fork
 
 NAMES = [
     name for name in RUNS if not name.startswith("dqn-breakout")

@@ -10,8 +10,8 @@ from test_cli import cli, refused
 
 from rl_training import load_config, resume
 from rl_training.errors import ConfigError
-from rl_training.runtime.forking import fork
 from rl_training.state import checkpoints
+from rl_training.tools.forking import fork
 
 
 def middle(run: Path) -> Path:

@@ -16,11 +16,11 @@ from rl_training.envs.making import make_env
 from rl_training.errors import ConfigError, UntrustedError
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import ALGORITHMS, trainer_class
-from rl_training.runtime.forking import fork
 from rl_training.runtime.workflows import evaluate_checkpoint, resume
 from rl_training.settings.foreign_names import HINTS
 from rl_training.settings.keys import accepted_keys
 from rl_training.settings.loading import load_run_config
+from rl_training.tools.forking import fork
 
 # Arguments of stable-baselines3, its zoo and CleanRL, and what each is told.
 TOLD = {

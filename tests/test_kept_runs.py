@@ -16,12 +16,12 @@ from rl_training import evaluate_checkpoint, load_policy, resume
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import ALGORITHMS
 from rl_training.reporting.report import write_report
-from rl_training.runtime.forking import fork
 from rl_training.runtime.workflows import revisions
 from rl_training.settings.loading import load_run_config
 from rl_training.state import chain, checkpoints
 from rl_training.state.formats import FORMAT
 from rl_training.state.run_directory import RunDirectory, cpu, versions
+from rl_training.tools.forking import fork
 
 KEPT = Path(__file__).parent / "data" / "runs"
 RUNS = [f"{path.parent.name}/{path.name}" for path in sorted(KEPT.glob("*/*")) if path.is_dir()]

@@ -15,8 +15,8 @@ from test_cli import cli, refused
 from rl_training import resume, train
 from rl_training.errors import RunError
 from rl_training.monitoring.display import QuietDisplay
-from rl_training.runtime.forking import fork
 from rl_training.state import chain
+from rl_training.tools.forking import fork
 
 
 def make_log(lines: int = 40) -> tuple[bytes, chain.Mark]:

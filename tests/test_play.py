@@ -13,7 +13,7 @@ from runs import KINDS
 from test_cli import cli, refused
 
 from rl_training import evaluate_checkpoint, load_config, train
-from rl_training.runtime.playing import play_run
+from rl_training.tools.playing import play_run
 
 
 @pytest.fixture(autouse=True)

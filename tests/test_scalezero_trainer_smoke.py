@@ -17,9 +17,9 @@ from rl_training.errors import ConfigError
 from rl_training.policies import scalezero as scalezero_policy
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
-from rl_training.runtime.playing import play_run
 from rl_training.runtime.scalezero_trainer import ScaleZeroConfig, ScaleZeroTrainer, train_scalezero
 from rl_training.state.seeding import seed_everything
+from rl_training.tools.playing import play_run
 
 TWO = ("CartPole-v1", "Acrobot-v1")
 TINY: dict[str, Any] = {

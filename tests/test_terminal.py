@@ -18,10 +18,10 @@ from test_cli import GOOD, cli, write
 from rl_training import load_config
 from rl_training.monitoring.display import LiveDisplay, PlainDisplay, QuietDisplay
 from rl_training.monitoring.seeds_display import LiveSeeds, PlainSeeds
-from rl_training.runtime.seeds import SeedRun
 from rl_training.runtime.workflows import Result
 from rl_training.settings.loading import dump_config
 from rl_training.terminal import Escaped, printable, printable_line, unescaped
+from rl_training.tools.seeds import SeedRun
 from rl_training.verbs.options import report_run
 
 NASTY = "a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\u2066f\x08\x7f\nerror: forged"
@@ -146,7 +146,7 @@ def test_nasty_arguments_of_every_verb(monkeypatch):
     said(cli("tune", NASTY, "--space", NASTY, "--trials", 1), "owned")
     said(cli(NASTY), "owned")
     monkeypatch.setenv("OMP_WAIT_POLICY", NASTY)
-    monkeypatch.setattr("rl_training.reporting.checkup.self_test", list)
+    monkeypatch.setattr("rl_training.tools.checkup.self_test", list)
     said(cli("doctor"), SHOWN)
     said(cli("list"), "ppo/cartpole")
 

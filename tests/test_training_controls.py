@@ -26,8 +26,8 @@ from rl_training.runtime.controls import (
     resolve_temperature,
     split_key,
 )
-from rl_training.runtime.forking import fork
 from rl_training.runtime.schedules import KEYS, parse_schedule
+from rl_training.tools.forking import fork
 
 RESOLVERS = {
     "ent_coef": resolve_entropy_coefficient,

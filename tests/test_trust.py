@@ -15,13 +15,13 @@ from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import shipped_configs
 from rl_training.reporting.imagination import imagine_open_loop
 from rl_training.reporting.report import write_report
-from rl_training.runtime import seeds
-from rl_training.runtime.forking import fork
-from rl_training.runtime.playing import play_run
 from rl_training.runtime.workflows import record_demonstrations, refuse_other_config
 from rl_training.settings.loading import dump_config
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
+from rl_training.tools import seeds
+from rl_training.tools.forking import fork
+from rl_training.tools.playing import play_run
 from rl_training.trust import foreign, refuse_untrusted
 
 BASE = dict(TINY, algo="ppo", total_timesteps=256)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rl_training.reporting.comparison import compare_runs as compare
     from rl_training.reporting.report import write_report as report
-    from rl_training.runtime.forking import fork
     from rl_training.runtime.workflows import evaluate_checkpoint, load_policy, resume, train
     from rl_training.settings.loading import load_config
+    from rl_training.tools.forking import fork
     from rl_training.tuning.study import tune
 
 # Threads that wait for work by spinning make torch ten times slower on a machine that does other things too.
@@ -42,7 +42,7 @@ _HOMES = {
     "load_config": "rl_training.settings.loading:load_config",
     "train": "rl_training.runtime.workflows:train",
     "resume": "rl_training.runtime.workflows:resume",
-    "fork": "rl_training.runtime.forking:fork",
+    "fork": "rl_training.tools.forking:fork",
     "evaluate_checkpoint": "rl_training.runtime.workflows:evaluate_checkpoint",
     "load_policy": "rl_training.runtime.workflows:load_policy",
     "report": "rl_training.reporting.report:write_report",

@@ -11,7 +11,7 @@ from rl_training.monitoring.display import number
 from rl_training.terminal import printable_line, unescaped
 
 if TYPE_CHECKING:
-    from rl_training.runtime.seeds import Experiment, SeedRun
+    from rl_training.tools.seeds import Experiment, SeedRun
 
 
 def make_seeds_display(quiet: bool) -> Any:

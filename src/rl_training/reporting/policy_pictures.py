@@ -13,8 +13,8 @@ from rl_training.errors import UserError
 from rl_training.policies.dreamer import DreamerPolicy
 from rl_training.reporting.imagination import imagine_open_loop
 from rl_training.reporting.page import Chart, Page, Series
-from rl_training.runtime.playing import play_run
 from rl_training.runtime.workflows import load_agent
+from rl_training.tools.playing import play_run
 
 MOST_FRAMES = 500
 MOST_BYTES = 1_000_000  # of a video inside a page

@@ -11,7 +11,7 @@ def doctor(json_: Json = False) -> None:
 
     Exits with 1 when the small run fails. An extra that is missing is no failure.
     """
-    from rl_training.reporting.checkup import check_up
+    from rl_training.tools.checkup import check_up
 
     found = check_up()
     if json_:

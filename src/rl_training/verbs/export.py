@@ -28,7 +28,7 @@ def export(
     \b
     rl-training export runs/ppo-CartPole-v1-s1 --to policy.onnx
     """
-    from rl_training.runtime import exporting
+    from rl_training.tools import exporting
 
     done = exporting.export_policy(path, to, checkpoint=checkpoint.value, without_search=without_search)
     if json_:

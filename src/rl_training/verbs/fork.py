@@ -34,7 +34,7 @@ def fork(
     \b
     rl-training fork runs/ppo-CartPole-v1-s1 total_timesteps=200_000 learning_rate=1e-4
     """
-    from rl_training.runtime import forking
+    from rl_training.tools import forking
 
     with showing(quiet) as display:
         result = forking.fork_until_stopped(

@@ -38,7 +38,7 @@ def play(
     rl-training play runs/ppo-CartPole-v1-s1
     rl-training play runs/ppo-CartPole-v1-s1 --video cartpole.mp4
     """
-    from rl_training.runtime import playing
+    from rl_training.tools import playing
 
     played = playing.play_run(
         path,

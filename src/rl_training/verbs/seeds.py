@@ -11,7 +11,7 @@ from rl_training.terminal import printable_line
 from rl_training.verbs.options import pasted, print_json, signal_name
 
 if TYPE_CHECKING:
-    from rl_training.runtime.seeds import Experiment
+    from rl_training.tools.seeds import Experiment
 
 
 def train_seeds(
@@ -25,7 +25,7 @@ def train_seeds(
 ) -> None:
     """Train every seed, and sum up; exits with 1 when one failed, and 128 + signal when a signal stopped them."""
     from rl_training.monitoring.seeds_display import make_seeds_display
-    from rl_training.runtime import seeds as experiments
+    from rl_training.tools import seeds as experiments
 
     if any(override.partition("=")[0].strip() == "seed" for override in overrides):
         raise UserError("seed=… and --seeds: give one of the two")

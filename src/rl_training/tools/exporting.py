@@ -26,9 +26,9 @@ from rl_training.data.normalization import CLIP, EPSILON, ObservationNormalizer
 from rl_training.envs.spaces import ActionCodec, space_from_json
 from rl_training.errors import UserError, one_line
 from rl_training.extras import require_extra
-from rl_training.runtime.export_check import compare, example_observations
 from rl_training.runtime.workflows import Which, load_agent
 from rl_training.state.files import WRITING
+from rl_training.tools.export_check import compare, example_observations
 from rl_training.trees import tree_leaves, tree_map
 
 SUFFIXES = (".onnx", ".pt2")

@@ -14,11 +14,11 @@ import torch
 from rl_training.compiling import cache, can_write
 from rl_training.errors import add_extra, one_line
 from rl_training.extras import EXTRAS, missing_packages
-from rl_training.runtime.forking import fork
 from rl_training.runtime.trainer import PHYSICAL_CORES
 from rl_training.runtime.workflows import evaluate_checkpoint, train
 from rl_training.settings.loading import load_config
 from rl_training.state.run_directory import versions
+from rl_training.tools.forking import fork
 
 SMALL_RUN = {
     "algo": "ppo",

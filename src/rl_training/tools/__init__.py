@@ -1,0 +1,1 @@
+"""What is done with runs besides training them: play, export, fork, several seeds, a check-up."""
