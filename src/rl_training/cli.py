@@ -18,21 +18,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rl_training.errors import (
-    ConfigError,
-    EnvironmentFault,
-    ExportError,
-    NonFiniteError,
-    StorageError,
-    UserError,
-    traceback_of,
-)
-from rl_training.terminal import escape_streams, printable, printable_line
-from rl_training.verbs.compare import compare
-from rl_training.verbs.doctor import doctor
-from rl_training.verbs.export import export
-from rl_training.verbs.fork import fork
-from rl_training.verbs.options import (
+from rl_training.commands.compare import compare
+from rl_training.commands.doctor import doctor
+from rl_training.commands.export import export
+from rl_training.commands.fork import fork
+from rl_training.commands.options import (
     AcceptDamagedLog,
     Checkpoint,
     Config,
@@ -50,10 +40,20 @@ from rl_training.verbs.options import (
     report_run,
     showing,
 )
-from rl_training.verbs.play import play
-from rl_training.verbs.report import report
-from rl_training.verbs.seeds import train_seeds
-from rl_training.verbs.tune import tune
+from rl_training.commands.play import play
+from rl_training.commands.report import report
+from rl_training.commands.seeds import train_seeds
+from rl_training.commands.tune import tune
+from rl_training.errors import (
+    ConfigError,
+    EnvironmentFault,
+    ExportError,
+    NonFiniteError,
+    StorageError,
+    UserError,
+    traceback_of,
+)
+from rl_training.terminal import escape_streams, printable, printable_line
 
 # Newer typers carry their own copy of click, so its base exception is found through typer, not imported.
 USAGE_ERRORS: Any = tuple(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

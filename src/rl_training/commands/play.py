@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.terminal import printable_line
-from rl_training.verbs.options import (
+from rl_training.commands.options import (
     Checkpoint,
     Json,
     PlaySeed,
@@ -17,6 +16,7 @@ from rl_training.verbs.options import (
     Which,
     print_json,
 )
+from rl_training.terminal import printable_line
 
 
 def play(

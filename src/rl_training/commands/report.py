@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from rl_training.commands.options import Json, RunDir, Trust, print_json, print_warning
 from rl_training.terminal import printable_line
-from rl_training.verbs.options import Json, RunDir, Trust, print_json, print_warning
 
 
 def report(

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from rl_training.commands.options import Checkpoint, Json, PolicyPath, Which, print_json
 from rl_training.terminal import printable_line
-from rl_training.verbs.options import Checkpoint, Json, PolicyPath, Which, print_json
 
 
 def export(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rl_training.commands.options import pasted, print_json, signal_name
 from rl_training.errors import UserError
 from rl_training.terminal import printable_line
-from rl_training.verbs.options import pasted, print_json, signal_name
 
 if TYPE_CHECKING:
     from rl_training.tools.seeds import Experiment

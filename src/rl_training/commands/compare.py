@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from rl_training.commands.options import Json, print_json, print_warning
 from rl_training.errors import UserError
 from rl_training.terminal import printable_line
-from rl_training.verbs.options import Json, print_json, print_warning
 
 SCORE = "eval/mean_return"
 

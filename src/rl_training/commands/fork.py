@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.verbs.options import AcceptDamagedLog, Json, Overrides, Quiet, Trust, report_run, showing
+from rl_training.commands.options import AcceptDamagedLog, Json, Overrides, Quiet, Trust, report_run, showing
 
 Source = Annotated[
     Path,

@@ -2,8 +2,8 @@
 
 import typer
 
+from rl_training.commands.options import Json, print_json
 from rl_training.terminal import printable_line
-from rl_training.verbs.options import Json, print_json
 
 
 def doctor(json_: Json = False) -> None:

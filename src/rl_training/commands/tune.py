@@ -5,8 +5,17 @@ from typing import Annotated
 
 import typer
 
+from rl_training.commands.options import (
+    Json,
+    Overrides,
+    Quiet,
+    Trust,
+    pasted,
+    print_json,
+    showing,
+    signal_name,
+)
 from rl_training.terminal import printable_line
-from rl_training.verbs.options import Json, Overrides, Quiet, Trust, pasted, print_json, showing, signal_name
 
 Source = Annotated[
     str,

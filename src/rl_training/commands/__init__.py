@@ -1,0 +1,1 @@
+"""The commands of rl-training, a module each."""
