@@ -17,12 +17,13 @@ from rl_training.settings.config import Config
 PACKAGE = Path(rl_training.__file__).parent
 LAYERS = [
     {"settings"},
-    {"algorithms", "search"},
-    {"networks"},
+    {"algorithms"},
+    {"networks", "kernels", "search"},
     {"data", "envs", "state"},
-    {"runtime", "fleet"},
-    {"reporting", "tuning"},
-    {"verbs", "cli"},
+    {"policies"},
+    {"runtime", "fleet", "monitoring"},
+    {"tools", "reporting", "tuning"},
+    {"commands", "cli"},
 ]
 LEAVES = ("rl_training.runtime.controls", "rl_training.runtime.schedules")  # which anything may import
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
@@ -33,7 +34,7 @@ WITHOUT_TORCH = [
     "cli.py",
     "extras.py",
     *sorted(
-        f"{room}/{path.name}" for room in ("settings", "verbs") for path in (PACKAGE / room).glob("*.py")
+        f"{room}/{path.name}" for room in ("settings", "commands") for path in (PACKAGE / room).glob("*.py")
     ),
     "runtime/schedules.py",
     "runtime/controls.py",

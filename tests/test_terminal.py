@@ -18,11 +18,11 @@ from test_cli import GOOD, cli, write
 from rl_training import load_config
 from rl_training.commands.options import report_run
 from rl_training.monitoring.display import LiveDisplay, PlainDisplay, QuietDisplay
-from rl_training.monitoring.seeds_display import LiveSeeds, PlainSeeds
 from rl_training.runtime.workflows import Result
 from rl_training.settings.loading import dump_config
 from rl_training.terminal import Escaped, printable, printable_line, unescaped
 from rl_training.tools.seeds import SeedRun
+from rl_training.tools.seeds_display import LiveSeeds, PlainSeeds
 
 NASTY = "a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\u2066f\x08\x7f\nerror: forged"
 SHOWN = r"a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\u2066f\x08\x7f\nerror: forged"

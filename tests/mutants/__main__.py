@@ -41,9 +41,11 @@ from planting import NotPlanted, live_functions, plant  # noqa: E402
 
 PACKAGE = ROOT / "src" / "rl_training"
 FOLDER = ROOT / "build" / "mutants"
-RUNTIME = ("*_trainer", "*_policy", "actor_learner", "trainer", "optim", "grouped_adam", "scalezero_tasks")
+RUNTIME = ("*_trainer", "actor_learner", "trainer", "optim", "grouped_adam", "scalezero_tasks")
 RUNTIME += ("controls", "schedules", "metrics", "evaluation")
-SOURCES = [f"{room}/*.py" for room in ("algorithms", "data", "state", "search", "networks")]
+SOURCES = [
+    f"{room}/*.py" for room in ("algorithms", "data", "state", "search", "networks", "kernels", "policies")
+]
 SOURCES += [f"runtime/{name}.py" for name in RUNTIME]
 # These drive the command line, pages and other programs: seconds a test, for faults that others notice sooner.
 LEFT_OUT = (

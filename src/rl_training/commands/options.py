@@ -1,4 +1,4 @@
-"""What the verbs share: their common options, the display of a run, and how results are printed.
+"""What the commands share: their common options, the display of a run, and how results are printed.
 
 Light on purpose: it is imported before torch is.
 """

@@ -24,8 +24,8 @@ def train_seeds(
     quiet: bool,
 ) -> None:
     """Train every seed, and sum up; exits with 1 when one failed, and 128 + signal when a signal stopped them."""
-    from rl_training.monitoring.seeds_display import make_seeds_display
     from rl_training.tools import seeds as experiments
+    from rl_training.tools.seeds_display import make_seeds_display
 
     if any(override.partition("=")[0].strip() == "seed" for override in overrides):
         raise UserError("seed=… and --seeds: give one of the two")
