@@ -20,11 +20,16 @@ class Extra(NamedTuple):
 
 EXTRAS = {
     "atari": Extra("Atari games", {"ale-py": "ale_py"}),
+    "box2d": Extra("LunarLander and the other Box2D environments", {"box2d": "Box2D"}),
+    "dm_control": Extra("the DeepMind Control Suite", {"shimmy": "shimmy", "dm_control": "dm_control"}),
+    "minatar": Extra("MinAtar", {"MinAtar": "minatar"}),
     "minari": Extra("Minari datasets", {"minari": "minari", "h5py": "h5py"}),
+    "minigrid": Extra("MiniGrid and BabyAI", {"minigrid": "minigrid"}),
     "mujoco": Extra("MuJoCo environments", {"mujoco": "mujoco", "imageio": "imageio"}),
     "onnx": Extra(
         "export --to FILE.onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}
     ),
+    "pettingzoo": Extra("PettingZoo's parallel environments", {"pettingzoo": "pettingzoo", "mpe2": "mpe2"}),
     "plot": Extra("pictures: schedule --png, compare --png", {"matplotlib": "matplotlib"}),
     "ray": Extra("fleet: ray", {"ray": "ray"}),
     "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
