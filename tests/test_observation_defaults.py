@@ -15,13 +15,14 @@ from rl_training import load_config, train
 from rl_training.cli import app
 from rl_training.data.normalization import ObservationNormalizer
 from rl_training.data.random_rollout import STEPS, random_observations
+from rl_training.envs.making import sees_pictures
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.monitoring.display import PlainDisplay
 from rl_training.registry import shipped_configs
-from rl_training.runtime.picture_defaults import unwritten, with_picture_defaults
 from rl_training.runtime.ppo_trainer import PPOConfig
 from rl_training.runtime.workflows import make_trainer
+from rl_training.settings.picture_defaults import unwritten, with_picture_defaults
 from rl_training.trees import tree_leaves
 
 RAM: dict[str, Any] = dict(env_id="probe/Bright-v0", env_kwargs={"shape": [16], "dtype": "uint8"})
@@ -136,7 +137,7 @@ def test_sac_refuses_actions_without_a_scale() -> None:
 @pytest.mark.parametrize("algo", sorted(ALL_BUT_DREAMER_AND_SAC))
 def test_a_plain_config_on_pictures_gets_what_users_of_the_nature_cnn_expect(algo: str) -> None:
     plain = load_config(dict(algo=algo, **PICTURE))
-    resolved = with_picture_defaults(plain)
+    resolved = with_picture_defaults(plain, sees_pictures)
     assert resolved.hidden_sizes == ()
     if algo not in ("trpo", "ppg", "dqn"):
         assert resolved.shared_trunk and resolved.ent_coef == 0.01
@@ -144,13 +145,13 @@ def test_a_plain_config_on_pictures_gets_what_users_of_the_nature_cnn_expect(alg
 
 def test_what_the_user_wrote_stays() -> None:
     written = PPOConfig(**PICTURE, hidden_sizes=[64, 64], shared_trunk=False, ent_coef=0.0)
-    assert with_picture_defaults(written) is written
+    assert with_picture_defaults(written, sees_pictures) is written
     scheduled = PPOConfig(**PICTURE, ent_coef_schedule={"type": "linear", "start": 0.02, "end": 0.0})
-    assert with_picture_defaults(scheduled).ent_coef == 0.0
+    assert with_picture_defaults(scheduled, sees_pictures).ent_coef == 0.0
     for env in (dict(env_id="CartPole-v1"), RAM, dict(env_id="probe/DictAndPicture-v0")):
         plain = PPOConfig(**env)
-        assert with_picture_defaults(plain) is plain
-    assert with_picture_defaults(PPOConfig(env_id="ALE/Pong-v5")).hidden_sizes == ()
+        assert with_picture_defaults(plain, sees_pictures) is plain
+    assert with_picture_defaults(PPOConfig(env_id="ALE/Pong-v5"), sees_pictures).hidden_sizes == ()
 
 
 def test_shipped_configs_on_atari_write_what_they_need() -> None:

@@ -24,10 +24,10 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 import torch  # noqa: E402
+from rl_training.runtime.display import QuietDisplay  # noqa: E402
 from runs import small_config  # noqa: E402
 
 from rl_training import train  # noqa: E402
-from rl_training.runtime.display import QuietDisplay  # noqa: E402
 from rl_training.state.formats import FORMAT  # noqa: E402
 from rl_training.state.run_directory import cpu  # noqa: E402
 

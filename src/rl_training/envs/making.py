@@ -23,6 +23,7 @@ from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.trial import first_step, is_known, look_closer
 from rl_training.envs.worker_lanes import WorkerLanes
 from rl_training.errors import ConfigError, EnvironmentFault, about, did_you_mean, one_line
+from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.settings.config import Config
 
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
@@ -102,6 +103,12 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
         file = isinstance(error, ModuleNotFoundError) and ":" in env_id
         hint = "; a class of a file beside the config is named FILE.py:Class" if file else ""
         raise ConfigError(f"env_id {env_id!r} cannot be made: {one_line(error)}{hint}") from error
+
+
+def sees_pictures(config: Config) -> bool:
+    """Whether the observation is a picture as the Nature CNN was made for."""
+    with closing(make_env(config.env_id, config.env_kwargs, config.max_episode_steps)) as env:
+        return is_image(env.observation_space) and not is_small_image(env.observation_space)
 
 
 def check_spaces(env_id: str, env: Any) -> None:

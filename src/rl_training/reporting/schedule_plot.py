@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rl_training.errors import UserError, add_extra
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.picture_defaults import unwritten
+from rl_training.settings.picture_defaults import unwritten
 from rl_training.terminal import printable_line
 
 COLUMNS, ROWS = 64, 5

@@ -13,24 +13,24 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from rl_training.allocator import keep_freed_memory
 from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
-from rl_training.envs.making import environment_protocol
+from rl_training.envs.making import environment_protocol, sees_pictures
 from rl_training.envs.spaces import ActionCodec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
 from rl_training.registry import trainer_class
-from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
-from rl_training.runtime.picture_defaults import difference, with_picture_defaults
 from rl_training.runtime.trainer import Trainer, as_seen, default_threads
 from rl_training.settings.config import Config
 from rl_training.settings.loading import dump_config, load_config, load_run_config
+from rl_training.settings.picture_defaults import difference, with_picture_defaults
 from rl_training.settings.yaml import to_yaml
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.formats import SHARED_REVISION
@@ -84,7 +84,7 @@ def train_until_stopped(
     """
     display = display or QuietDisplay()
     written = config if isinstance(config, Config) else load_config(config)
-    config = with_picture_defaults(written)
+    config = with_picture_defaults(written, sees_pictures)
     trainer = make_trainer(config)
     threads = threads_of(config, trainer)
     run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_name}-s{config.seed}")

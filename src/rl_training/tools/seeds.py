@@ -18,6 +18,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
 
+from rl_training.envs.making import sees_pictures
 from rl_training.errors import (
     CheckpointError,
     ConfigError,
@@ -32,9 +33,9 @@ from rl_training.monitoring.display import QuietDisplay
 from rl_training.processes import SIGNALS, end_with_the_parent, ensure_fork_server
 from rl_training.runtime import workflows
 from rl_training.runtime.engine import rounded_up, stop_signals
-from rl_training.runtime.picture_defaults import difference, with_picture_defaults
 from rl_training.settings.config import Config
 from rl_training.settings.loading import as_begun, load_config, load_run_config
+from rl_training.settings.picture_defaults import difference, with_picture_defaults
 from rl_training.state import checkpoints, files
 from rl_training.state.run_directory import RunDirectory, changed_keys, directory_name
 from rl_training.terminal import escape_streams
@@ -105,7 +106,7 @@ def train_seeds(
     display: SeedsDisplay,
 ) -> Experiment:
     """Train every seed to its end, `jobs` at a time, in the experiment of this config."""
-    written, config = config, with_picture_defaults(config)
+    written, config = config, with_picture_defaults(config, sees_pictures)
     # What is wrong with a config or an environment leaves nothing behind.
     trainer = workflows.make_trainer(config)
     trainer.close()

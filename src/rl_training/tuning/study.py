@@ -22,14 +22,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rl_training.envs.making import sees_pictures
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
 from rl_training.extras import require_extra
 from rl_training.monitoring.display import Display, QuietDisplay, number, script_display
-from rl_training.runtime.picture_defaults import with_picture_defaults
 from rl_training.runtime.workflows import end_caller, resume_until_stopped, train_until_stopped
 from rl_training.settings.config import Config
 from rl_training.settings.loading import dump_config, load_config, load_run_config
+from rl_training.settings.picture_defaults import with_picture_defaults
 from rl_training.settings.yaml import read_text, to_yaml
 from rl_training.state import files
 from rl_training.state.run_directory import RunDirectory
@@ -66,7 +67,7 @@ def begin_study(
     """Make the directory of a new study; all that is wrong with its parts is said before."""
     refuse_to_train_in_an_import()
     require_extra("tune", "tune")
-    config = with_picture_defaults(config)
+    config = with_picture_defaults(config, sees_pictures)
     read_space(space, config)
     run = RunDirectory.create(run_dir, default_name=f"tune-{config.algo}-{config.env_name}-s{config.seed}")
     try:

@@ -1,17 +1,69 @@
-"""`rl-training train --seeds`: several seeds of one config as one experiment."""
+"""`rl-training train`: train an algorithm from a config, with one seed or with several."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.commands.options import pasted, print_json, signal_name
-from rl_training.errors import UserError
+from rl_training.commands.options import (
+    Config,
+    Json,
+    Overrides,
+    Quiet,
+    pasted,
+    print_json,
+    report_run,
+    showing,
+    signal_name,
+)
+from rl_training.errors import ConfigError, UserError
 from rl_training.terminal import printable_line
 
 if TYPE_CHECKING:
     from rl_training.tools.seeds import Experiment
+
+
+def train(
+    config: Config,
+    overrides: Overrides = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the run; must be new or empty. [default: runs/ALGO-ENV-sSEED]"),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Train several seeds as one experiment, in runs/ALGO-ENV-seeds: 1-5 or 1,2,7."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="With --seeds: how many run side by side.")] = 1,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train an algorithm from a config.
+
+    With --seeds every seed is a run of its own; killed, the same command goes on where it was.
+
+    \b
+    rl-training train ppo/cartpole
+    rl-training train ppo/cartpole --seeds 1-5 --jobs 2
+    rl-training train my.yaml seed=2 clip_coef_schedule='{type: linear, start: 0.3, end: 0.1}'
+    """
+    from rl_training.settings.loading import load_config, located
+
+    checked = load_config(config, overrides or ())
+    if seeds is None and jobs > 1:
+        raise UserError("--jobs is for several runs: add --seeds, such as --seeds 1-5")
+    from rl_training.runtime import workflows
+
+    try:
+        if seeds is not None:
+            train_seeds(checked, overrides or (), seeds, jobs, run_dir, json_, quiet)
+            return
+        with showing(quiet) as display:
+            result = workflows.train_until_stopped(checked, run_dir=run_dir, display=display)
+    except ConfigError as error:
+        raise located(error, config, overrides or ()) from error
+    report_run(result, json_)
 
 
 def train_seeds(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rl_training.runtime.controls import SCHEDULE
@@ -9,15 +10,15 @@ from rl_training.settings.config import ATARI, Config
 from rl_training.settings.yaml import to_yaml
 
 
-def with_picture_defaults(config: Config, *, by_id_alone: bool = False) -> Config:
+def with_picture_defaults(config: Config, sees_pictures: Callable[[Config], bool] | None = None) -> Config:
     """The config, with its class's defaults for pictures in the fields that nobody wrote, if it is to see pictures.
 
-    Resolved before a run begins: all that is saved of it holds the values themselves. With `by_id_alone` no environment
-    is made, and only those are known whose id says it.
+    Resolved before a run begins: all that is saved of it holds the values themselves. Without `sees_pictures`, which
+    makes the environment, only those are known whose id says it.
     """
     changes = unwritten(config)
     named = config.env_id.startswith(ATARI)
-    if not changes or not (named or (not by_id_alone and sees_pictures(config))):
+    if not changes or not (named or (sees_pictures is not None and sees_pictures(config))):
         return config
     written = {name: getattr(config, name) for name in config.model_fields_set}
     return type(config)(**written | changes)
@@ -31,19 +32,6 @@ def unwritten(config: Config) -> dict[str, Any]:
         for name, value in type(config).for_pictures.items()
         if name not in written and name + SCHEDULE not in written and getattr(config, name) != value
     }
-
-
-def sees_pictures(config: Config) -> bool:
-    """Whether the observation is a picture as the Nature CNN was made for."""
-    # Only here, so that `schedule` draws a config without Gymnasium and torch.
-    from rl_training.envs.making import make_env
-    from rl_training.networks.encoders import is_image, is_small_image
-
-    env = make_env(config.env_id, config.env_kwargs, config.max_episode_steps)
-    try:
-        return is_image(env.observation_space) and not is_small_image(env.observation_space)
-    finally:
-        env.close()
 
 
 def difference(config: Config, resolved: Config) -> str:

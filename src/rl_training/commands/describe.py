@@ -1,0 +1,21 @@
+"""`rl-training describe`: every config field of an algorithm."""
+
+from typing import Annotated
+
+import typer
+
+
+def describe(algo: Annotated[str, typer.Argument(metavar="ALGO", help="An algorithm, such as ppo.")]) -> None:
+    """Print every config field: meaning, default, range, aliases."""
+    from rl_training.registry import config_class_of
+    from rl_training.settings.describing import describe_config
+
+    config_class = config_class_of(algo)
+    print(f"{algo}: {(config_class.__doc__ or '').strip().splitlines()[0]}")
+    print("A knob also takes <name>_schedule and <name>_warmup_steps, under any of its names.")
+    for row in describe_config(config_class):
+        names = " or ".join((row.name, *row.aliases))
+        facts = [row.type, row.range, row.default if row.default == "required" else f"default {row.default}"]
+        print(f"\n{names}{'  [knob]' if row.knob else ''}")
+        print(f"    {row.sentence}")
+        print(f"    {'; '.join(filter(None, facts))}")

@@ -1,0 +1,52 @@
+"""`rl-training record`: episodes of a trained policy, as demonstrations."""
+
+from typing import Annotated
+
+import typer
+
+from rl_training.commands.options import (
+    Checkpoint,
+    Json,
+    PlaySeed,
+    PolicyPath,
+    Sample,
+    TaskName,
+    Trust,
+    Which,
+    print_json,
+)
+from rl_training.terminal import printable_line
+
+
+def record(
+    path: PolicyPath,
+    episodes: Annotated[int, typer.Option(min=1, help="How many.")],
+    out: Annotated[str, typer.Option(help="A new file ending in .npz, or minari:ID for a Minari dataset.")],
+    seed: PlaySeed = None,
+    checkpoint: Checkpoint = Which.last,
+    sample: Sample = False,
+    trust: Trust = False,
+    task: TaskName = None,
+    json_: Json = False,
+) -> None:
+    """Play episodes with a trained policy and write them as demonstrations."""
+    from rl_training.runtime import workflows
+
+    made = workflows.record_demonstrations(
+        path,
+        out,
+        episodes=episodes,
+        seed=seed,
+        sample=sample,
+        checkpoint=checkpoint.value,
+        trust=trust,
+        task=task,
+    )
+    returns = made.returns
+    mean = sum(returns) / len(returns)
+    if json_:
+        print_json({"out": out, "episodes": len(returns), "steps": sum(made.lengths), "mean_return": mean})
+        return
+    print(f"return   {mean:.2f}  (lowest {min(returns):.2f}, highest {max(returns):.2f})")
+    print(f"played   {len(returns)} episodes, {sum(made.lengths)} steps")
+    print(f"written  {printable_line(out)}")
