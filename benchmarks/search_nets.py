@@ -2,7 +2,7 @@
 
 `SupportModel` has the layers of LightZero's vector model, with two supports to decode; `PlainModel` those that mctx's
 side has in jax. What is ours is how they run: an action is a row that is looked up, layers with the same input are
-one product, and a call is one compiled function, made of the same parts as that of `rl_training.kernels.planning`.
+one product, and a call is one compiled function, made of the same parts as that of `rl_training.kernels.small_model`.
 `PackageModel` is the network that `muzero` itself trains.
 """
 

@@ -483,7 +483,7 @@ def child_process(function: Callable[..., None], *args: Any, start: str = "fork"
     context = multiprocessing.get_context(start)
     if start == "forkserver":
         trainers = [f"rl_training.runtime.{name}_trainer" for name in ("ppo", "dqn")]
-        context.set_forkserver_preload(["rl_training.tools.seeds", "rl_training.envs.atari", *trainers])
+        context.set_forkserver_preload(["rl_training.tools.experiments", "rl_training.envs.atari", *trainers])
     child: Any = context.Process(target=_in_child, args=(function, *args))  # type: ignore[attr-defined]
     child.start()
     return child

@@ -13,8 +13,8 @@ from rl_training import evaluate_checkpoint, load_config, load_policy, train
 from rl_training.algorithms.distributions import Categorical
 from rl_training.algorithms.dqn import q_target
 from rl_training.algorithms.masking import mask_logits, pick_allowed
+from rl_training.envs.action_masks import MaskInObservation, check_mask_space
 from rl_training.envs.making import make_environments
-from rl_training.envs.masking import MaskInObservation, check_mask_space
 from rl_training.errors import ConfigError, RunError
 from rl_training.runtime import dqn_trainer
 from rl_training.runtime.controls import Controls

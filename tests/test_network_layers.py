@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.kernels.exact import Shortcut
-from rl_training.kernels.planning import SmallModel
+from rl_training.kernels.small_model import SmallModel
 from rl_training.networks.adapters import StagedWeight
 from rl_training.networks.discriminator import Discriminator
 from rl_training.networks.dreamer import Head
@@ -305,7 +305,7 @@ def test_models_are_small_by_the_number_of_their_weights(monkeypatch: pytest.Mon
     model = SmallModel.of(network.dynamics, network.prediction)  # type: ignore[arg-type]
     assert model is not None and model.count == 140 and model.fits
     for most in (140, 139):
-        monkeypatch.setattr("rl_training.kernels.planning.MOST_WEIGHTS", most)
+        monkeypatch.setattr("rl_training.kernels.small_model.MOST_WEIGHTS", most)
         assert model.fits == (most == 140)
 
 

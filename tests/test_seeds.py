@@ -17,9 +17,17 @@ from rl_training.monitoring.display import QuietDisplay
 from rl_training.runtime.workflows import refuse_other_config
 from rl_training.settings.loading import YOUNGER, as_begun
 from rl_training.state.run_directory import directory_name
-from rl_training.tools import seeds as experiments
-from rl_training.tools.seeds import SeedRun, _hear, _identity, go_on, open_experiment, parse_seeds, seeded
-from rl_training.tools.seeds_display import LiveSeeds, PlainSeeds, QuietSeeds
+from rl_training.tools import experiments
+from rl_training.tools.experiment_display import LiveSeeds, PlainSeeds, QuietSeeds
+from rl_training.tools.experiments import (
+    SeedRun,
+    _hear,
+    _identity,
+    go_on,
+    open_experiment,
+    parse_seeds,
+    seeded,
+)
 
 LONG = dict(TINY, algo="ppo", total_timesteps=20_000, checkpoint_interval=500)
 

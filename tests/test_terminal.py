@@ -16,13 +16,13 @@ from rich.console import Console
 from test_cli import GOOD, cli, write
 
 from rl_training import load_config
-from rl_training.commands.options import report_run
+from rl_training.commands.options import print_result
 from rl_training.monitoring.display import LiveDisplay, PlainDisplay, QuietDisplay
 from rl_training.runtime.workflows import Result
 from rl_training.settings.loading import dump_config
 from rl_training.terminal import Escaped, printable, printable_line, unescaped
-from rl_training.tools.seeds import SeedRun
-from rl_training.tools.seeds_display import LiveSeeds, PlainSeeds
+from rl_training.tools.experiment_display import LiveSeeds, PlainSeeds
+from rl_training.tools.experiments import SeedRun
 
 NASTY = "a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\u2066f\x08\x7f\nerror: forged"
 SHOWN = r"a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\u2066f\x08\x7f\nerror: forged"
@@ -103,10 +103,10 @@ def test_the_command_that_continues_a_stopped_run_can_be_pasted(trained_run, cap
         run = shutil.copytree(trained_run("ppo-cartpole"), Path(name))
         (run / "config.yaml").write_text(dump_config(load_config(dict(algo="ppo", env_id="mine:Env-v0"))))
         with pytest.raises(typer.Exit) as ended:
-            report_run(Result({}, run, run / "checkpoints", signal.SIGTERM), as_json=False)
+            print_result(Result({}, run, run / "checkpoints", signal.SIGTERM), as_json=False)
         assert ended.value.exit_code == 128 + signal.SIGTERM
         assert capsys.readouterr().out.splitlines()[1:] == [f"go on with   rl-training resume {shown}"]
-        report_run(Result({}, run, run / "checkpoints"), as_json=False)
+        print_result(Result({}, run, run / "checkpoints"), as_json=False)
         assert "error: forged" not in capsys.readouterr().out.splitlines()
 
 

@@ -19,7 +19,7 @@ from rl_training.runtime.workflows import record_demonstrations, refuse_other_co
 from rl_training.settings.loading import dump_config
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
-from rl_training.tools import seeds
+from rl_training.tools import experiments
 from rl_training.tools.forking import fork
 from rl_training.tools.playing import play_run
 from rl_training.trust import foreign, refuse_untrusted
@@ -197,8 +197,8 @@ def test_what_the_user_says_in_a_fork_is_the_users_own(listener, trained_run):
 def experiment():
     """The experiment of a config, with one seed that is done."""
     config = load_config(BASE)
-    path = seeds.open_experiment(config, Path("experiment"))
-    seeds.go_on(seeds.seeded(config, 1), path / "s1", QuietDisplay())
+    path = experiments.open_experiment(config, Path("experiment"))
+    experiments.go_on(experiments.seeded(config, 1), path / "s1", QuietDisplay())
     write(dump_config(config))
     return path
 
@@ -211,7 +211,7 @@ def test_a_seed_with_another_config_is_refused_and_nothing_imported(experiment):
     forge(experiment / "s1", env_id=MODULE, gamma=0.5)
     refused(again(), "s1/config.yaml: env_id, gamma not as computed for this run")
     with pytest.raises(RunError, match="env_id, gamma not as computed"):
-        seeds.go_on(seeds.seeded(load_config(BASE), 1), experiment / "s1", QuietDisplay())
+        experiments.go_on(experiments.seeded(load_config(BASE), 1), experiment / "s1", QuietDisplay())
     shutil.rmtree(experiment / "s1" / "checkpoints")  # before its first checkpoint nothing else would notice
     refused(again(), "s1/config.yaml: env_id, gamma not as computed for this run")
     assert not (experiment / "s2").exists()
@@ -221,7 +221,7 @@ def test_a_seed_whose_checkpoint_has_another_config_is_refused(experiment):
     forge_checkpoint(experiment / "s1", env_id=MODULE)
     refused(again(), "s1/checkpoints/step-", "env_id not as computed for this run")
     with pytest.raises(ConfigError, match="env_id changed since the run was saved"):
-        seeds.go_on(seeds.seeded(load_config(BASE), 1), experiment / "s1", QuietDisplay())
+        experiments.go_on(experiments.seeded(load_config(BASE), 1), experiment / "s1", QuietDisplay())
 
 
 @pytest.fixture
@@ -275,6 +275,6 @@ def test_a_search_from_elsewhere_passes_the_whole_question(part, search):
 def test_a_child_is_what_was_computed_for_it_whatever_the_algorithm():
     """The config that is written for a seed is read back equal: no honest child is refused."""
     for name in RUNS:
-        config = seeds.seeded(small_config(name), 7)
+        config = experiments.seeded(small_config(name), 7)
         path = write(dump_config(config))
         refuse_other_config(path, load_config(path), config)

@@ -10,6 +10,7 @@ Nothing heavy is imported at the top: `rl-training --help` must not wait for tor
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -105,7 +106,7 @@ def root(
         print(context.get_help())
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "resume": resume,
     "evaluate": evaluate,

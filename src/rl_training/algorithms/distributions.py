@@ -86,8 +86,8 @@ class MultiCategorical:
         return sum(self.num_choices)
 
     def _split(self, parameters: Tensor) -> list[tuple[Categorical, Tensor]]:
-        parts = parameters.split(self.num_choices, -1)
-        return [(Categorical(n), part) for n, part in zip(self.num_choices, parts, strict=True)]
+        logits = parameters.split(self.num_choices, -1)
+        return [(Categorical(n), part) for n, part in zip(self.num_choices, logits, strict=True)]
 
     def sample(self, parameters: Tensor) -> Tensor:
         return torch.stack([family.sample(part) for family, part in self._split(parameters)], -1)

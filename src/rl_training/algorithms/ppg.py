@@ -14,5 +14,5 @@ def joint_loss(
     """
     distillation = 0.5 * (auxiliary_value - target).square().mean()
     clone = divergence.mean()
-    parts = {"auxiliary_value_loss": distillation.detach(), "clone_kl": clone.detach()}
-    return distillation + beta_clone * clone, parts
+    terms = {"auxiliary_value_loss": distillation.detach(), "clone_kl": clone.detach()}
+    return distillation + beta_clone * clone, terms

@@ -42,14 +42,14 @@ def surrogate_loss(
     # Without a weight the entropy is only logged: its gradient would be computed for nothing.
     loss = policy - ent_coef * bonus if ent_coef else policy
     with torch.no_grad():
-        parts = {
+        terms = {
             "policy_loss": policy.detach(),
             "entropy": bonus.detach(),
             # The estimator k3 of KL(old ‖ new): never negative, and of low variance near ratio 1.
             "approx_kl": (ratio - 1 - log_ratio).mean(),
             "clip_fraction": ((ratio - 1).abs() > clip_coef).float().mean(),
         }
-    return loss, parts
+    return loss, terms
 
 
 def ppo_loss(
@@ -68,6 +68,6 @@ def ppo_loss(
     `log_prob`, `entropy`, `value` [N] are the current network's on the minibatch; `old` holds what was
     stored while acting: `log_prob`, `value`, and the `advantage` and `return` computed from them, all [N].
     """
-    loss, parts = surrogate_loss(log_prob, entropy, old, clip_coef=clip_coef, ent_coef=ent_coef)
+    loss, terms = surrogate_loss(log_prob, entropy, old, clip_coef=clip_coef, ent_coef=ent_coef)
     critic = value_loss(value, old["value"], old["return"], value_clip_coef)
-    return loss + vf_coef * critic, parts | {"value_loss": critic.detach()}
+    return loss + vf_coef * critic, terms | {"value_loss": critic.detach()}

@@ -53,7 +53,7 @@ def compare(
     if png is not None:
         comparison.write_png(compared, png)
     if json_:
-        print_json(comparison.plain(compared))
+        print_json(comparison.numbers_of(compared))
         return
     print(comparison.draw_text(compared))
     for path in (html, png):

@@ -13,23 +13,23 @@ def doctor(json_: Json = False) -> None:
     """
     from rl_training.tools.checkup import check_up
 
-    found = check_up()
+    checkup = check_up()
     if json_:
-        print_json(found)
+        print_json(checkup)
     else:
         for heading in ("versions", "devices", "threads", "cache"):
             print(heading)
-            width = max(map(len, found[heading]))
-            for name, value in found[heading].items():
+            width = max(map(len, checkup[heading]))
+            for name, value in checkup[heading].items():
                 print(f"  {name:<{width}}  {'not installed' if value is None else printable_line(value)}")
         print("extras")
-        width = max(map(len, found["extras"]))
-        for name, extra in found["extras"].items():
+        width = max(map(len, checkup["extras"]))
+        for name, extra in checkup["extras"].items():
             print(f"  {'ok' if extra['installed'] else 'missing':<7}  {name:<{width}}  {extra['what_for']}")
             if not extra["installed"]:
                 print(f"  {'':<7}  {'':<{width}}  add it with: {extra['add']}")
         print("self-test")
-        for test in found["self_test"]:
+        for test in checkup["self_test"]:
             print(f"  {'ok' if test['ok'] else 'FAILED':<7}  {test['what']}")
-    if not all(test["ok"] for test in found["self_test"]):
+    if not all(test["ok"] for test in checkup["self_test"]):
         raise typer.Exit(1)

@@ -50,8 +50,10 @@ def evaluate(
     print(f"(lowest {scores['min_return']:.2f}, highest {scores['max_return']:.2f})")
     print(f"length  {scores['mean_length']:.1f} steps")
     for name in (name for name in scores if re.fullmatch(r"task/.*/mean_return", name)):
-        own = name.removesuffix("mean_return")
-        print(f"task    {scores[name]:.2f} ± {scores[f'{own}std_return']:.2f}  {printable_line(own[5:-1])}")
+        prefix = name.removesuffix("mean_return")
+        print(
+            f"task    {scores[name]:.2f} ± {scores[f'{prefix}std_return']:.2f}  {printable_line(prefix[5:-1])}"
+        )
     episodes = int(scores["episodes"])
     print(f"played  {episodes} {'episode' if episodes == 1 else 'episodes'} with {manner}")
     is_checkpoint = (path / "state.json").exists()

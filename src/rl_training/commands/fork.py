@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from rl_training.commands.options import AcceptDamagedLog, Json, Overrides, Quiet, Trust, report_run, showing
+from rl_training.commands.options import (
+    AcceptDamagedLog,
+    Json,
+    Overrides,
+    Quiet,
+    Trust,
+    print_result,
+    showing,
+)
 
 Source = Annotated[
     Path,
@@ -45,4 +53,4 @@ def fork(
             trust=trust,
             accept_damaged_log=accept_damaged_log,
         )
-    report_run(result, json_)
+    print_result(result, json_)

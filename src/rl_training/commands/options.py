@@ -70,7 +70,7 @@ class showing:
         self.display.finish({})
 
 
-def report_run(result: "Result", as_json: bool) -> None:
+def print_result(result: "Result", as_json: bool) -> None:
     """Prints what came out and where it lies, and exits with 128 + signal when a signal ended the run."""
     from rl_training.settings.loading import load_run_config
     from rl_training.trust import foreign
@@ -128,14 +128,14 @@ def print_warning(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """One line of strict JSON; numbers that JSON does not know (NaN, infinities) become null."""
-    print(json.dumps(plain(value), allow_nan=False), flush=True)
+    print(json.dumps(json_value(value), allow_nan=False), flush=True)
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [json_value(item) for item in value]
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.commands.options import AcceptDamagedLog, Json, Quiet, RunDir, Trust, report_run, showing
+from rl_training.commands.options import AcceptDamagedLog, Json, Quiet, RunDir, Trust, print_result, showing
 from rl_training.errors import UserError
 
 
@@ -27,4 +27,4 @@ def resume(
         result = workflows.resume_until_stopped(
             run_dir, display=display, trust=trust, accept_damaged_log=accept_damaged_log
         )
-    report_run(result, json_)
+    print_result(result, json_)

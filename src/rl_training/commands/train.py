@@ -13,7 +13,7 @@ from rl_training.commands.options import (
     Quiet,
     pasted,
     print_json,
-    report_run,
+    print_result,
     showing,
     signal_name,
 )
@@ -21,7 +21,7 @@ from rl_training.errors import ConfigError, UserError
 from rl_training.terminal import printable_line
 
 if TYPE_CHECKING:
-    from rl_training.tools.seeds import Experiment
+    from rl_training.tools.experiments import Experiment
 
 
 def train(
@@ -63,7 +63,7 @@ def train(
             result = workflows.train_until_stopped(checked, run_dir=run_dir, display=display)
     except ConfigError as error:
         raise located(error, config, overrides or ()) from error
-    report_run(result, json_)
+    print_result(result, json_)
 
 
 def train_seeds(
@@ -76,8 +76,8 @@ def train_seeds(
     quiet: bool,
 ) -> None:
     """Train every seed, and sum up; exits with 1 when one failed, and 128 + signal when a signal stopped them."""
-    from rl_training.tools import seeds as experiments
-    from rl_training.tools.seeds_display import make_seeds_display
+    from rl_training.tools import experiments
+    from rl_training.tools.experiment_display import make_experiment_display
 
     if any(override.partition("=")[0].strip() == "seed" for override in overrides):
         raise UserError("seed=… and --seeds: give one of the two")
@@ -86,10 +86,10 @@ def train_seeds(
         experiments.parse_seeds(seeds),
         jobs=jobs,
         run_dir=run_dir,
-        display=make_seeds_display(quiet),
+        display=make_experiment_display(quiet),
     )
     if as_json:
-        print_json(plain(experiment))
+        print_json(results_of(experiment))
     else:
         print_summary(experiment)
     if experiment.interrupted:
@@ -98,7 +98,7 @@ def train_seeds(
         raise typer.Exit(1)
 
 
-def plain(experiment: "Experiment") -> dict[str, Any]:
+def results_of(experiment: "Experiment") -> dict[str, Any]:
     names = ("seed", "status", "steps", "metrics", "problem")
     return {
         "experiment": str(experiment.path),

@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.algorithms.masking import mask_of, pick_allowed
+from rl_training.envs.action_masks import num_choices
 from rl_training.envs.making import make_environments
-from rl_training.envs.masking import num_choices
 from rl_training.settings.config import Config
 from rl_training.state.seeding import fold
 from rl_training.trees import tree_leaves, tree_map

@@ -22,11 +22,11 @@ FILE = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)")
 
 def spec_of_file(env_id: str) -> EnvSpec | None:
     """How to make the environment of a file; None for ids of any other form."""
-    found = FILE.fullmatch(env_id)
-    if found is None:
+    match = FILE.fullmatch(env_id)
+    if match is None:
         return None
-    path = str(Path(found["path"]).resolve())
-    return EnvSpec(f"file/{found['name']}-v0", entry_point=partial(make_from_file, path, found["name"]))
+    path = str(Path(match["path"]).resolve())
+    return EnvSpec(f"file/{match['name']}-v0", entry_point=partial(make_from_file, path, match["name"]))
 
 
 def make_from_file(path: str, name: str, **kwargs: Any) -> gym.Env[Any, Any]:

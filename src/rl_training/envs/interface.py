@@ -68,8 +68,8 @@ def check_in_space(space: gym.Space[Any], obs: Any) -> str:
     """Raise unless the observation is in its space; return what deserves a warning, or ""."""
     check_shape(space, obs)
     if isinstance(space, gym.spaces.Dict):
-        parts = (check_in_space(part, obs[key]) for key, part in space.spaces.items())
-        return next(filter(None, parts), "")
+        problems = (check_in_space(part, obs[key]) for key, part in space.spaces.items())
+        return next(filter(None, problems), "")
     array = np.asarray(obs)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise Broken("an observation is not finite")

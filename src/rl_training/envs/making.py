@@ -13,12 +13,12 @@ from typing import Any
 
 import gymnasium as gym
 
+from rl_training.envs.action_masks import MaskInObservation, check_mask_space, gives_masks_in_info
 from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.from_file import spec_of_file
 from rl_training.envs.interface import Broken, check_has_spaces
 from rl_training.envs.lanes import Lanes, LocalLanes
-from rl_training.envs.masking import MaskInObservation, check_mask_space, gives_masks_in_info
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.trial import first_step, is_known, look_closer
 from rl_training.envs.worker_lanes import WorkerLanes

@@ -61,7 +61,7 @@ class SmallActorCritic:
         self.inputs, self.outputs = self.actor[0][0].shape[1], len(self.actor[1][-1])
         self.multiplications = sum(weight.size for weight in (*self.actor[0], *self.critic[0]))
         self.first = next(network.parameters())
-        self.seen_at = self.first.data_ptr()
+        self.address = self.first.data_ptr()
 
     def act(self, obs: np.ndarray, explore: bool) -> dict[str, np.ndarray]:
         """Observations [B, ...] → `action`, `log_prob` and `value` [B, ...]."""
@@ -81,7 +81,7 @@ class SmallActorCritic:
         return _forward(self._rows(obs), self.critic, self.activation)[:, 0]
 
     def _rows(self, obs: np.ndarray) -> np.ndarray:
-        if self.first.data_ptr() != self.seen_at:
+        if self.first.data_ptr() != self.address:
             self._look_again()  # an optimizer has moved the parameters into one vector
         return _rows(obs, self.inputs)
 
@@ -98,8 +98,8 @@ class SmallNetwork:
         """For a network of this kind that is dense throughout, an `encoder` and a `head`; None for all others."""
         if not is_exact(network, kind) or not _on_cpu(network):
             return None
-        found = dense_layers(network.encoder, network.head)
-        return cls(network.encoder, network.head) if found and found[1] in ACTIVATIONS else None
+        layers = dense_layers(network.encoder, network.head)
+        return cls(network.encoder, network.head) if layers and layers[1] in ACTIVATIONS else None
 
     def fits(self, count: int) -> bool:
         """Whether a batch of this many observations is small enough to be faster here."""
@@ -111,10 +111,10 @@ class SmallNetwork:
         self.inputs = self.layers[0][0].shape[1]
         self.multiplications = sum(weight.size for weight in self.layers[0])
         self.first = next(self.head.parameters())
-        self.seen_at = self.first.data_ptr()
+        self.address = self.first.data_ptr()
 
     def __call__(self, obs: np.ndarray) -> np.ndarray:
-        if self.first.data_ptr() != self.seen_at:
+        if self.first.data_ptr() != self.address:
             self._look_again()  # an optimizer has moved the parameters into one vector
         return _forward(_rows(obs, self.inputs), self.layers, self.activation)
 

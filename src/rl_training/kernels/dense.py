@@ -28,10 +28,10 @@ def dense_layers(encoder: Any, head: Any) -> tuple[list[nn.Linear], type[nn.Modu
     inputs, hidden = encoder
     if not (is_exact(inputs, Flat) and is_exact(hidden, nn.Sequential) and len(hidden) > 1):
         return None
-    found = stacked([*hidden, head])
-    if found is None or len(found[1]) != 1:
+    layers = stacked([*hidden, head])
+    if layers is None or len(layers[1]) != 1:
         return None
-    return found[0], found[1].pop()
+    return layers[0], layers[1].pop()
 
 
 def stacked(modules: list[Any]) -> tuple[list[nn.Linear], set[type[nn.Module]]] | None:
@@ -53,10 +53,10 @@ class DenseStack:
     @classmethod
     def of(cls, encoder: nn.Module, head: nn.Module) -> DenseStack | None:
         """For vectors that go through dense layers with ReLU or tanh; None for all other networks."""
-        found = dense_layers(encoder, head)
-        if found is None or found[1] not in (nn.ReLU, nn.Tanh):
+        layers = dense_layers(encoder, head)
+        if layers is None or layers[1] not in (nn.ReLU, nn.Tanh):
             return None
-        return cls(found[0], found[1] is nn.ReLU)
+        return cls(layers[0], layers[1] is nn.ReLU)
 
     def forward(self, obs: Tensor) -> list[Tensor]:
         """The inputs of every layer, and last the output [N, outputs]: hₖ = f(hₖ₋₁ Wₖᵀ + bₖ), without f at the end."""

@@ -104,15 +104,15 @@ class PlainDisplay(QuietDisplay):
             return
         self.next_line_at += self.total / self.lines
         share = min(100, 100 * steps / max(self.total, 1))  # the last iteration may go past the end
-        parts = [f"step {steps:>{len(f'{self.total:,}')},} ({share:3.0f} %)"]
+        columns = [f"step {steps:>{len(f'{self.total:,}')},} ({share:3.0f} %)"]
         for name, words in PLAIN_METRICS.items():
             if name in self.gathered:
                 step, value = self.gathered[name]
-                parts.append(f"{words} {number(value)}" + ("" if step == steps else f" at {step:,}"))
+                columns.append(f"{words} {number(value)}" + ("" if step == steps else f" at {step:,}"))
         if "pace" in timing:
-            parts.append(f"{timing['pace']:,.0f} steps/s")
-            parts.append(f"{duration(time_left(steps, self.total, timing['pace']))} left")
-        self._print("  ".join(parts))
+            columns.append(f"{timing['pace']:,.0f} steps/s")
+            columns.append(f"{duration(time_left(steps, self.total, timing['pace']))} left")
+        self._print("  ".join(columns))
         self.gathered.clear()
 
     def message(self, text: str) -> None:

@@ -213,9 +213,9 @@ def _lines(run: RunDirectory) -> Iterator[tuple[int, dict[str, float]]]:
 
 def _identities(run: RunDirectory) -> dict[str, str]:
     with suppress(OSError, ValueError):
-        found = json.loads((run.path / "trackers.json").read_bytes())
-        if isinstance(found, dict):
-            return {str(name): value for name, value in found.items() if isinstance(value, str)}
+        ids = json.loads((run.path / "trackers.json").read_bytes())
+        if isinstance(ids, dict):
+            return {str(name): value for name, value in ids.items() if isinstance(value, str)}
     return {}
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import decode
 from rl_training.kernels.exact import Shortcut, is_exact, taken
-from rl_training.kernels.planning import SmallModel
-from rl_training.kernels.prefix_planning import SmallPrefixModel
+from rl_training.kernels.small_model import SmallModel
+from rl_training.kernels.small_prefix_model import SmallPrefixModel
 from rl_training.networks.encoders import is_image, orthogonal
 from rl_training.networks.muzero import MuZeroNetwork, VectorDynamics
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import decode, scale_latent
 from rl_training.kernels.exact import Shortcut, is_exact, taken
-from rl_training.kernels.planning import SmallModel
+from rl_training.kernels.small_model import SmallModel
 from rl_training.networks.encoders import (
     ACTIVATIONS,
     ResidualBlock,

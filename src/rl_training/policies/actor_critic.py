@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.distributions import DiagonalGaussian
 from rl_training.data.collector import Carry
-from rl_training.envs.masking import num_choices, refuse_empty_masks
+from rl_training.envs.action_masks import num_choices, refuse_empty_masks
 from rl_training.kernels.acting import SmallActorCritic
 from rl_training.kernels.exact import Shortcut, taken
 from rl_training.networks.actor_critic import ActorCritic, action_family

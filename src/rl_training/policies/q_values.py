@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_training.algorithms.dqn import dueling
 from rl_training.algorithms.masking import BLOCKED, mask_logits, mask_of, pick_allowed
 from rl_training.data.collector import Carry
-from rl_training.envs.masking import refuse_empty_masks
+from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.kernels.acting import SmallNetwork
 from rl_training.kernels.exact import Shortcut
 from rl_training.networks.q_network import QNetwork

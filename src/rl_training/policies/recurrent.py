@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.envs.masking import refuse_empty_masks
+from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.networks.recurrent import Carry, RecurrentActorCritic, Sequences
 from rl_training.policies.actor_critic import ActorCriticPolicy
 

@@ -14,7 +14,7 @@ from rl_training.algorithms.gumbel_muzero import mixed_prior
 from rl_training.algorithms.masking import mask_of
 from rl_training.data.collector import Carry
 from rl_training.data.normalization import ObservationNormalizer
-from rl_training.envs.masking import refuse_empty_masks
+from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.networks.scalezero import Rows, ScaleZeroNetwork
 from rl_training.policies.search import QUIET, check_planning

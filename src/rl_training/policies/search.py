@@ -14,7 +14,7 @@ from rl_training.algorithms.gumbel_muzero import mixed_prior
 from rl_training.algorithms.masking import MASK, mask_logits
 from rl_training.algorithms.muzero import visit_policy
 from rl_training.data.collector import Carry
-from rl_training.envs.masking import refuse_empty_masks
+from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.policies.base import NetworkPolicy
 from rl_training.runtime.controls import Now, compile_knobs

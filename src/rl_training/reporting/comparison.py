@@ -89,17 +89,19 @@ class Comparison(NamedTuple):
 
     def improvements(self) -> list[Improvement]:
         """Of every pair of methods, the one with the higher interquartile mean against the other."""
-        found = []
+        improvements = []
         for task, groups in self.tasks.items():
             ranked = sorted(groups, key=lambda group: -float(group.iqm.value))
-            found += [
+            improvements += [
                 _improvement(task, a.method, [a.scores], b.method, [b.scores])
                 for a, b in combinations(ranked, 2)
             ]
         across = self.across()
         order = sorted(across, key=lambda method: -float(iqm_interval(across[method]).value))
-        found += [_improvement(ALL_TASKS, a, across[a], b, across[b]) for a, b in combinations(order, 2)]
-        return found
+        improvements += [
+            _improvement(ALL_TASKS, a, across[a], b, across[b]) for a, b in combinations(order, 2)
+        ]
+        return improvements
 
 
 def _improvement(
@@ -169,8 +171,8 @@ def _task_names(records: Sequence[Record]) -> dict[str, str]:
 def _label(record: Record, labels: Mapping[Path, str]) -> str:
     """The label of the nearest path that the run is at or inside of, "" if there is none."""
     here = record.path.resolve()
-    found = {path.resolve(): label for path, label in labels.items()}
-    return next((found[path] for path in (here, *here.parents) if path in found), "")
+    labelled = {path.resolve(): label for path, label in labels.items()}
+    return next((labelled[path] for path in (here, *here.parents) if path in labelled), "")
 
 
 def _identity(record: Record) -> str:
@@ -196,27 +198,27 @@ def _method_names(configs: Sequence[Mapping[str, Any]], labels: Sequence[str]) -
     leaves = [_leaves(config, configs) for config in configs]
     kinds = [label or config["algo"] for label, config in zip(labels, configs, strict=True)]
     short, full = [], []
-    for kind, own in zip(kinds, leaves, strict=True):
+    for kind, mine in zip(kinds, leaves, strict=True):
         family = [theirs for other, theirs in zip(kinds, leaves, strict=True) if other == kind]
-        names = dict.fromkeys([*own, *(name for theirs in family for name in theirs)])
-        differing = [name for name in names if any(theirs.get(name) != own.get(name) for theirs in family)]
-        given = [name for name in differing if own.get(name) is not None]
-        short.append(" ".join([kind, *(f"{name}={_shortened(own[name])}" for name in given)]))
-        full.append(" ".join([kind, *(f"{name}={to_yaml(own.get(name))}" for name in differing)]))
+        names = dict.fromkeys([*mine, *(name for theirs in family for name in theirs)])
+        differing = [name for name in names if any(theirs.get(name) != mine.get(name) for theirs in family)]
+        given = [name for name in differing if mine.get(name) is not None]
+        short.append(" ".join([kind, *(f"{name}={_shortened(mine[name])}" for name in given)]))
+        full.append(" ".join([kind, *(f"{name}={to_yaml(mine.get(name))}" for name in differing)]))
     return [long if short.count(name) > 1 else name for name, long in zip(short, full, strict=True)]
 
 
 def _leaves(config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The fields that make a method; of those that are mappings in every config the entries, as `field.entry`."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, value in config.items():
         if name in (*BESIDE_THE_POINT, *TASK):
             continue
         if all(isinstance(other.get(name), Mapping) for other in configs):
-            found |= {f"{name}.{key}": part for key, part in value.items()}
+            leaves |= {f"{name}.{key}": part for key, part in value.items()}
         else:
-            found[name] = value
-    return found
+            leaves[name] = value
+    return leaves
 
 
 def _shortened(value: Any) -> str:
@@ -322,7 +324,7 @@ def charts(comparison: Comparison) -> list[Chart]:
     drawn = []
     for task, groups in comparison.tasks.items():
         for metric in compared_metrics(comparison.metric):
-            series = [found for group in groups if (found := _learning_curve(group, metric)) is not None]
+            series = [curve for group in groups if (curve := _learning_curve(group, metric)) is not None]
             if series:
                 drawn.append(Chart(f"{task}: {metric}", "environment steps", series))
         scores = {group.method: [group.scores] for group in groups}
@@ -413,7 +415,7 @@ def write_png(comparison: Comparison, path: Path) -> None:
     draw_png(charts(comparison), _title(comparison), path)
 
 
-def plain(comparison: Comparison) -> dict[str, Any]:
+def numbers_of(comparison: Comparison) -> dict[str, Any]:
     """All numbers, for --json."""
     return {
         "metric": comparison.metric,

@@ -59,8 +59,8 @@ class Record(NamedTuple):
 
 def entries(manifest: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """A list of mappings in a manifest, whatever else stands there."""
-    found = manifest.get(name)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    listed = manifest.get(name)
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
 def read_run(
@@ -159,10 +159,10 @@ def find_runs(paths: list[Path], warn: Warn, *, only: Collection[str] | None = N
         if (path / "config.yaml").is_file() or not path.is_dir():
             records.setdefault(path.resolve(), read_run(path, only=only, warn=warn))
             continue
-        found = sorted(_runs_inside(path, DEEPEST))
-        if not found:
+        inside = sorted(_runs_inside(path, DEEPEST))
+        if not inside:
             raise RunError(f"{path}: no run directory, and none inside it")
-        for inner in found:
+        for inner in inside:
             try:
                 records.setdefault(inner.resolve(), read_run(inner, only=only, warn=warn))
             except UserError as error:

@@ -313,5 +313,5 @@ def add_origin(page: Page, record: Record) -> None:
 
 
 def _mapping(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = values.get(name)
-    return found if isinstance(found, dict) else {}
+    entry = values.get(name)
+    return entry if isinstance(entry, dict) else {}

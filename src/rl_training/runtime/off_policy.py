@@ -11,10 +11,10 @@ from rl_training.algorithms.masking import mask_of, pick_allowed
 from rl_training.data.batch import Batch
 from rl_training.data.collector import check_finite
 from rl_training.data.replay import Replay
+from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.envs.atari import is_atari
 from rl_training.envs.environments import Environments
 from rl_training.envs.making import make_environments
-from rl_training.envs.masking import refuse_empty_masks
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.trainer import Trainer

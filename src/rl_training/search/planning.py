@@ -191,9 +191,9 @@ class _Trees:
         ends = torch.empty(2, self.num_simulations, roots, dtype=torch.int64)
         places, taken = ends.numpy()
         shapes = [torch.Size(shape) for shape in ((roots,), (roots,), (roots, actions), (roots,))]
-        found = [np.zeros(shape, np.float32) for shape in shapes]
+        received = [np.zeros(shape, np.float32) for shape in shapes]
         state, on_cpu = (self.nodes, self.edges, self.seen), self.device.type == "cpu"
-        advance(*state, 0, *found, places, taken, self.max_depth, *more)
+        advance(*state, 0, *received, places, taken, self.max_depth, *more)
         for made, (place, action) in enumerate(zip(*ends.unbind(), strict=True), start=1):
             if not on_cpu:
                 place, action = place.to(self.device), action.to(self.device)
@@ -204,11 +204,11 @@ class _Trees:
                     f"recurrent must return the tuple ({', '.join(OUTPUTS)}, latent), not {what}"
                 )
             *outputs, latent = answer
-            found = [_received(*each) for each in zip(OUTPUTS, outputs, shapes, strict=True)]
+            received = [_received(*each) for each in zip(OUTPUTS, outputs, shapes, strict=True)]
             self.latents.write(made, latent)
-            if not advance(*state, made, *found, places, taken, self.max_depth, *more):
+            if not advance(*state, made, *received, places, taken, self.max_depth, *more):
                 wrong = next(
-                    n for n, array in zip(OUTPUTS, found, strict=True) if not np.isfinite(array).all()
+                    n for n, array in zip(OUTPUTS, received, strict=True) if not np.isfinite(array).all()
                 )
                 raise ValueError(f"recurrent's {wrong} is not finite in simulation {made}")
 
@@ -278,11 +278,11 @@ def _received(name: str, output: Any, shape: torch.Size) -> np.ndarray:
 
 def _checked(name: str, array: Array, shape: tuple[int, ...]) -> np.ndarray:
     """As finite float64 of this shape."""
-    found = array.numpy(force=True) if isinstance(array, torch.Tensor) else array
-    if found.shape != shape:
-        raise ValueError(f"{name} must have the shape {list(shape)}, not {list(found.shape)}")
-    found = np.ascontiguousarray(found, np.float64)
-    if not np.isfinite(found).all():
+    values = array.numpy(force=True) if isinstance(array, torch.Tensor) else array
+    if values.shape != shape:
+        raise ValueError(f"{name} must have the shape {list(shape)}, not {list(values.shape)}")
+    values = np.ascontiguousarray(values, np.float64)
+    if not np.isfinite(values).all():
         hint = ": forbid actions with invalid_actions" if name == "prior_logits" else ""
         raise ValueError(f"{name} is not finite{hint}")
-    return found
+    return values

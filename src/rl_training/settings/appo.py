@@ -31,6 +31,6 @@ class APPOConfig(ActorLearnerConfig, OnPolicyConfig, Minibatches, Surrogate):
             raise refused("num_minibatches", f"must be at most the {lanes} environments of a batch")
         whole, kind = (self.steps_per_iteration, "steps") if self.cell is None else (lanes, "environments")
         if self.num_learners > 1 and whole % (self.num_minibatches * self.num_learners):
-            parts = f"{self.num_minibatches} minibatches of {self.num_learners} equal shares"
-            raise refused("num_learners", f"must divide every minibatch: {whole} {kind} are not {parts}")
+            shares = f"{self.num_minibatches} minibatches of {self.num_learners} equal shares"
+            raise refused("num_learners", f"must divide every minibatch: {whole} {kind} are not {shares}")
         return self

@@ -123,10 +123,10 @@ class ConfigMeta(ModelMetaclass):
 
 def _declared(made: type, attribute: str) -> dict[str, Any]:
     """What a class and its bases declare, by key; of two declarations the one that Python would find first."""
-    found: dict[str, Any] = {}
+    gathered: dict[str, Any] = {}
     for base in reversed(made.__mro__):
-        found |= vars(base).get(attribute, {})
-    return found
+        gathered |= vars(base).get(attribute, {})
+    return gathered
 
 
 def _annotated(namespace: Mapping[str, Any]) -> Collection[str]:

@@ -143,8 +143,8 @@ def _instead_of(source: str, path: Path) -> str:
     """What may be meant by a config that is not there."""
     algo = source.lower()
     if algo in ALGORITHMS:
-        own = ", ".join(name for name in shipped_configs() if name.startswith(f"{algo}/"))
-        return f"; {algo} is an algorithm, and its shipped configs are {own}"
+        configs = ", ".join(name for name in shipped_configs() if name.startswith(f"{algo}/"))
+        return f"; {algo} is an algorithm, and its shipped configs are {configs}"
     beside = [each.name for each in path.parent.glob("*.yaml")]
     hint = did_you_mean(path.name, beside) or did_you_mean(source, shipped_configs())
     return hint or "; `rl-training list` shows the shipped configs"
@@ -166,19 +166,19 @@ def _find_environment_file(layer: Layer, folder: Path) -> None:
 
     From then on its full path stands there.
     """
-    found = _relative_file(layer.values)
-    if found is None:
+    match = _relative_file(layer.values)
+    if match is None:
         return
     if (folder / "manifest.json").exists():  # what came with a run is not the user's own, whoever names it
-        raise layer.refuse(_refused_file(found[0]))
-    layer.values["env_id"] = f"{(folder / found[1]).resolve()}:{found[2]}"
+        raise layer.refuse(_refused_file(match[0]))
+    layer.values["env_id"] = f"{(folder / match[1]).resolve()}:{match[2]}"
 
 
 def _relative_file(values: Mapping[str, Any]) -> re.Match[str] | None:
     """The path and the class in an `env_id` that names a file, unless by its full path."""
     env_id = values.get("env_id")
-    found = ENVIRONMENT_FILE.fullmatch(env_id) if isinstance(env_id, str) else None
-    return None if found is None or Path(found[1]).is_absolute() else found
+    match = ENVIRONMENT_FILE.fullmatch(env_id) if isinstance(env_id, str) else None
+    return None if match is None or Path(match[1]).is_absolute() else match
 
 
 def _refused_file(env_id: str) -> FieldError:
@@ -259,8 +259,8 @@ def load_run_config(
     written = parse_yaml(read_text(source), str(source)).data if isinstance(source, Path) else source
     given = set(_read_overrides(overrides).values)
     # Of a file this is looked at where it is read.
-    if isinstance(source, Mapping) and "env_id" not in given and (found := _relative_file(source)):
-        raise _refused_file(found[0])
+    if isinstance(source, Mapping) and "env_id" not in given and (match := _relative_file(source)):
+        raise _refused_file(match[0])
     missing = {name: YOUNGER[name] for name in YOUNGER if name not in given and name not in (written or ())}
     return load_config(source, overrides, **missing)
 

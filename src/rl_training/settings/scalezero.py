@@ -132,9 +132,9 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
 
     def of_task(self, name: str) -> ScaleZeroConfig:
         """The config of one of its tasks alone."""
-        own = {
+        changes = {
             "env_id": name,
             "env_ids": (name,),
             "env_kwargs": self.env_kwargs | self.task_kwargs.get(name, {}),
         }
-        return self.model_copy(update=own)
+        return self.model_copy(update=changes)

@@ -76,10 +76,10 @@ def numbers(line: bytes) -> dict[str, float] | None:
         return None
     if not isinstance(values, dict):
         return None
-    found = {name: value for name, value in values.items() if type(value) is not str}
-    good = "step" in found and all(type(value) in (int, float) for value in found.values())
+    numbers = {name: value for name, value in values.items() if type(value) is not str}
+    good = "step" in numbers and all(type(value) in (int, float) for value in numbers.values())
     try:
-        return found if good and all(map(math.isfinite, found.values())) else None
+        return numbers if good and all(map(math.isfinite, numbers.values())) else None
     except OverflowError:  # a whole number that no float can hold
         return None
 

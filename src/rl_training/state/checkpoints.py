@@ -345,10 +345,10 @@ def _replaced(final: Path) -> Path:
 
 def _last_good(folder: Path) -> str:
     try:
-        found = newest_good_checkpoint(folder)
+        newest = newest_good_checkpoint(folder)
     except (OSError, CheckpointError) as error:
         return f"no good checkpoint is left ({reason(error)})"
-    return f"the last good checkpoint is {found[0]}" if found else "there is no checkpoint before it"
+    return f"the last good checkpoint is {newest[0]}" if newest else "there is no checkpoint before it"
 
 
 def _checksum_line(text: bytes) -> bytes:

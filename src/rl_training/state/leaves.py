@@ -54,8 +54,8 @@ def are_finite(values: Iterable[Any]) -> bool:
 def require_array(array: Any, shape: tuple[int, ...], dtype: Any, where: str) -> None:
     """Refuse what is no array of this shape and dtype: assignment would broadcast and cast it in silence."""
     if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
-        found = f"{array.shape} {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise ValueError(f"{where}: an array of {shape} {np.dtype(dtype)} here, but {found} was saved")
+        given = f"{array.shape} {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise ValueError(f"{where}: an array of {shape} {np.dtype(dtype)} here, but {given} was saved")
 
 
 def require_bools(array: np.ndarray, where: str) -> None:

@@ -72,19 +72,19 @@ def _changed(top: Path, *entry: bytes) -> bool:
         return False
     path = os.path.join(os.fsencode(top), name)
     try:
-        found = os.lstat(path)
-        if stat.S_IFMT(found.st_mode) != stat.S_IFMT(int(mode, 8)) or found.st_size % 2**32 != int(size):
+        status = os.lstat(path)
+        if stat.S_IFMT(status.st_mode) != stat.S_IFMT(int(mode, 8)) or status.st_size % 2**32 != int(size):
             return True
         noted = int(seconds) * 10**9 + int(nanoseconds)
-        there = found.st_mtime_ns if int(nanoseconds) else found.st_mtime_ns // 10**9 * 10**9
-        return noted != there and (found.st_size > LARGEST or _hash(path, found, digest) != digest)
+        there = status.st_mtime_ns if int(nanoseconds) else status.st_mtime_ns // 10**9 * 10**9
+        return noted != there and (status.st_size > LARGEST or _hash(path, status, digest) != digest)
     except OSError:
         return True
 
 
-def _hash(path: bytes, found: os.stat_result, like: bytes) -> bytes:
+def _hash(path: bytes, status: os.stat_result, like: bytes) -> bytes:
     """The hash under which git would keep these very bytes."""
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         content = os.readlink(path)
     else:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)

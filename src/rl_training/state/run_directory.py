@@ -191,14 +191,14 @@ def changed_keys(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]
     """In which keys two configs differ, as a manifest holds them; a key that one of them lacks is off there."""
     changed = []
     for name in dict.fromkeys([*here, *there]):
-        one, other = _plain(here.get(name)), _plain(there.get(name))
+        one, other = _as_json(here.get(name)), _as_json(there.get(name))
         off = (name not in here or name not in there) and not one and not other
         if one != other and not off:
             changed.append(name)
     return changed
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """As JSON has it, which makes lists of tuples, strings of keys, and text of what it does not know."""
     return json.loads(json.dumps(value, default=str))
 

@@ -21,8 +21,8 @@ def fold(seed: int, *path: int | str) -> int:
 
     Whole numbers of any type (numpy's too) count by their value: `fold(1, np.int64(3))` is `fold(1, 3)`.
     """
-    parts = tuple(part if isinstance(part, str) else operator.index(part) for part in (seed, *path))
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    arguments = tuple(part if isinstance(part, str) else operator.index(part) for part in (seed, *path))
+    digest = hashlib.blake2b(repr(arguments).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

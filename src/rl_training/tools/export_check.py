@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rl_training.algorithms.masking import MASK
 from rl_training.data.normalization import ObservationNormalizer
-from rl_training.envs.masking import num_choices
+from rl_training.envs.action_masks import num_choices
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import ExportError
 from rl_training.trees import tree_leaves, tree_map
@@ -35,45 +35,45 @@ def compare(graph: Any, run: Callable[[list[np.ndarray]], dict[str, np.ndarray]]
     if hasattr(agent, "precision"):
         agent.precision = "fp32"  # the graph's arithmetic
     whole, codec = not type(agent).greedy_leaves_out, ActionCodec(graph.action_space)
-    carry, largest, found = agent.initial(LANES), 0.0, {}
+    carry, largest, exported = agent.initial(LANES), 0.0, {}
     for step in range(STEPS):
         obs = graph.observations(LANES, seed=step)
         memory = [part.numpy() for part in agent.acting_carry(carry)]
         inputs = [part for _, part in tree_leaves(obs, "obs")] + memory
-        found, wanted = run(inputs), graph.run(inputs)
+        exported, wanted = run(inputs), graph.run(inputs)
         if whole:
             acted, carry = agent.act(obs, carry, explore=False)
             wanted["action"] = codec.to_env(acted["action"])
             after = zip(graph.memory_names, agent.acting_carry(carry), strict=True)
             wanted |= {f"next_{name}": part.numpy() for name, part in after}
         for name, value in wanted.items():
-            if found[name].dtype != value.dtype or found[name].shape != value.shape:
+            if exported[name].dtype != value.dtype or exported[name].shape != value.shape:
                 raise ExportError(f"the exported policy gives another kind of {name} than the original")
-        apart = {name: _apart(found[name], value) for name, value in wanted.items() if name != "action"}
-        apart["action"] = _actions_apart(found["action"], wanted, graph.action_space)
+        apart = {name: _apart(exported[name], value) for name, value in wanted.items() if name != "action"}
+        apart["action"] = _actions_apart(exported["action"], wanted, graph.action_space)
         name = max(apart, key=lambda name: apart[name])
         largest = max(largest, apart[name])
         if not largest <= TOLERANCE:
             raise ExportError(
                 f"the exported policy is not the original: {name} differs by {largest:.1e}, more than {TOLERANCE:g}"
             )
-    return Difference(LANES * STEPS, largest, found)
+    return Difference(LANES * STEPS, largest, exported)
 
 
-def _apart(found: np.ndarray, wanted: np.ndarray, unit: Any = 1.0) -> float:
+def _apart(exported: np.ndarray, wanted: np.ndarray, unit: Any = 1.0) -> float:
     """The largest difference, in units or in those of its row's largest number; infinite where one is no number."""
-    if not np.isfinite(found).all():
+    if not np.isfinite(exported).all():
         return float("inf")
     rows = wanted.astype(np.float64).reshape(len(wanted), -1)
     unit = np.maximum(np.abs(rows).max(1, keepdims=True), np.ravel(unit))
-    return float((np.abs(found.reshape(rows.shape) - rows) / np.maximum(unit, 1.0)).max())
+    return float((np.abs(exported.reshape(rows.shape) - rows) / np.maximum(unit, 1.0)).max())
 
 
-def _actions_apart(found: np.ndarray, wanted: dict[str, np.ndarray], space: spaces.Space[Any]) -> float:
+def _actions_apart(exported: np.ndarray, wanted: dict[str, np.ndarray], space: spaces.Space[Any]) -> float:
     """The same of actions: in half widths of their bounds; of choices 1, where another one is no tie."""
     if isinstance(space, spaces.Box):
-        return _apart(found, wanted["action"], ActionCodec(space).half_width)
-    differs = (found != wanted["action"]).reshape(len(found), -1).any(1)
+        return _apart(exported, wanted["action"], ActionCodec(space).half_width)
+    differs = (exported != wanted["action"]).reshape(len(exported), -1).any(1)
     scores = next(value for name, value in wanted.items() if name != "action")
     return float((differs & ~tied(scores, space)).any())
 

@@ -140,18 +140,18 @@ class PolicyGraph(nn.Module):
         )
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
-        parts = iter(tensors)
-        obs = tree_map(lambda _: next(parts), self.template)
+        leaves = iter(tensors)
+        obs = tree_map(lambda _: next(leaves), self.template)
         inputs = obs if self.normalizer is None else self.normalizer(obs)
-        action, scores, memory = self.agent.greedy(inputs, tuple(parts))
+        action, scores, memory = self.agent.greedy(inputs, tuple(leaves))
         after = {f"next_{name}": part for name, part in zip(self.memory_names, memory, strict=True)}
         return {"action": self.actions(action), **scores, **after}
 
     def examples(self) -> dict[str, np.ndarray]:
         """Two rows of every input."""
         obs = self.observations(2, seed=0)
-        parts = [part for _, part in tree_leaves(obs, "obs")] + [part.numpy() for part in self.initial(2)]
-        return dict(zip(self.input_names, parts, strict=True))
+        leaves = [part for _, part in tree_leaves(obs, "obs")] + [part.numpy() for part in self.initial(2)]
+        return dict(zip(self.input_names, leaves, strict=True))
 
     def program(self) -> Any:
         """The graph of it all, for any number of rows."""
@@ -160,8 +160,8 @@ class PolicyGraph(nn.Module):
         return torch.export.export(self, examples, dynamic_shapes=(tuple({0: rows} for _ in examples),))
 
     def run(self, inputs: list[np.ndarray]) -> dict[str, np.ndarray]:
-        found = self(*(torch.from_numpy(part) for part in inputs))
-        return {name: part.numpy() for name, part in found.items()}
+        outputs = self(*(torch.from_numpy(part) for part in inputs))
+        return {name: part.numpy() for name, part in outputs.items()}
 
     @staticmethod
     def described(arrays: dict[str, np.ndarray]) -> dict[str, str]:
@@ -283,8 +283,8 @@ def _load_torch(path: Path, graph: PolicyGraph) -> Run:
         module = torch.export.load(file).module()
 
     def run(inputs: list[np.ndarray]) -> dict[str, np.ndarray]:
-        found = module(*(torch.from_numpy(part) for part in inputs))
-        return {name: part.detach().numpy() for name, part in found.items()}
+        outputs = module(*(torch.from_numpy(part) for part in inputs))
+        return {name: part.detach().numpy() for name, part in outputs.items()}
 
     return run
 

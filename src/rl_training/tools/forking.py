@@ -125,10 +125,10 @@ def _find(source: Path, display: Display) -> tuple[RunDirectory, Path, dict[str,
             )
         return RunDirectory.open(source.resolve().parents[1]), source, checkpoints.load_checkpoint(source)
     run = RunDirectory.open(source)
-    found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
-    if found is None:
+    newest = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
+    if newest is None:
         raise CheckpointError(f"{source} has no checkpoint yet")
-    return run, *found
+    return run, *newest
 
 
 def _changes(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
@@ -159,8 +159,8 @@ def _not_fitting(
     """
     if not _fits(parent, {}, path, tree):
         return
-    found = [name for name, (_, value) in changes.items() if not _fits(parent, {name: value}, path, tree)]
-    yield from found or changes
+    misfits = [name for name, (_, value) in changes.items() if not _fits(parent, {name: value}, path, tree)]
+    yield from misfits or changes
 
 
 def _fits(parent: RunDirectory, change: Mapping[str, Any], path: Path, tree: Mapping[str, Any]) -> bool:

@@ -67,10 +67,10 @@ class Choice(NamedTuple):
 
 
 class Parts(NamedTuple):
-    parts: dict[str, Any]
+    entries: dict[str, Any]
 
     def ask(self, trial: Ask, name: str) -> Any:
-        return {key: part.ask(trial, f"{name}.{key}") for key, part in self.parts.items()}
+        return {key: part.ask(trial, f"{name}.{key}") for key, part in self.entries.items()}
 
 
 class Space(NamedTuple):
@@ -214,17 +214,17 @@ class Corner:
 
 def _choices(space: Space) -> list[tuple[str, int]]:
     """Every option of every choice, by name and index."""
-    found: list[tuple[str, int]] = []
+    choices: list[tuple[str, int]] = []
 
     def walk(node: Any, name: str) -> None:
         if isinstance(node, Choice):
             for index, option in enumerate(node.options):
-                found.append((name, index))
+                choices.append((name, index))
                 walk(option, f"{name}[{index}]")
         elif isinstance(node, Parts):
-            for key, part in node.parts.items():
+            for key, part in node.entries.items():
                 walk(part, f"{name}.{key}")
 
     for key, node in space.entries.items():
         walk(node, key)
-    return found
+    return choices

@@ -227,8 +227,8 @@ class Study:
         importance: dict[str, float] = {}
         if interrupted is None and best is not None:
             text = _about(best, len(trials), self.base)
-            found = self.config(best["values"])
-            files.replace_file(self.folder / "best.yaml", (text + dump_config(found)).encode())
+            best_config = self.config(best["values"])
+            files.replace_file(self.folder / "best.yaml", (text + dump_config(best_config)).encode())
             importance = self.importance()
             if importance:
                 from rl_training.tuning.importance_plot import draw_importance
@@ -239,10 +239,10 @@ class Study:
     def importance(self) -> dict[str, float]:
         """How much each value mattered, largest first; nothing where too few trials were completed to say."""
         try:
-            found = self.optuna.importance.get_param_importances(self.study)
+            importances = self.optuna.importance.get_param_importances(self.study)
         except (ValueError, RuntimeError):
             return {}
-        return {name: float(share) for name, share in found.items()}
+        return {name: float(share) for name, share in importances.items()}
 
     def _trial(self, position: int) -> dict[str, Any]:
         trial = self.study.trials[position]
@@ -314,9 +314,9 @@ def _write_settings(folder: Path, settings: Settings) -> None:
 
 def _read_settings(folder: Path) -> Settings:
     try:
-        found = json.loads((folder / "tune.json").read_bytes())
-        settings = Settings(**{name: found[name] for name in Settings._fields})
-        if type(settings.trials) is not int or type(settings.startup) is not int or found["format"] != 1:
+        saved = json.loads((folder / "tune.json").read_bytes())
+        settings = Settings(**{name: saved[name] for name in Settings._fields})
+        if type(settings.trials) is not int or type(settings.startup) is not int or saved["format"] != 1:
             raise ValueError("of another format")
     except FileNotFoundError:
         raise RunError(f"{folder}: no study here (it has no tune.json)") from None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_training.compiling import njit
 from rl_training.kernels.acting import FAST, _view, fast_tanh
 from rl_training.kernels.blocks import LANES, decode_block, dense, from_block, to_block
-from rl_training.kernels.planning import SmallModel, advance, dense_layer
+from rl_training.kernels.small_model import SmallModel, advance, dense_layer
 
 if TYPE_CHECKING:
     from rl_training.networks.efficientzero import PrefixMemory
@@ -34,12 +34,12 @@ class SmallPrefixModel(SmallModel):
 
     def recurrent(self, latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
         """As `EfficientZeroNetwork.recurrent`."""
-        if self.parameter.data_ptr() != self.seen_at:
+        if self.parameter.data_ptr() != self.address:
             self._look_again()  # an optimizer has moved the parameters into one vector
         names = ("latent", "hidden", "cell", "prefix", "steps")
         state = tuple(latent[name].numpy() for name in names)
-        found = _recurrent_with_prefix(state, action.numpy(), self.layers, self.memory)
-        reward, logits, value, *following = map(torch.from_numpy, found)
+        outputs = _recurrent_with_prefix(state, action.numpy(), self.layers, self.memory)
+        reward, logits, value, *following = map(torch.from_numpy, outputs)
         return reward, logits, value, dict(zip(names, following, strict=True))
 
 

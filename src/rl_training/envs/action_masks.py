@@ -41,9 +41,9 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         gym.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
         inner = env.observation_space
-        parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {OBSERVATION: inner}
+        inner_spaces = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {OBSERVATION: inner}
         self.num_choices = sum(num_choices(env.action_space))
-        self.observation_space = spaces.Dict(parts | {MASK: spaces.MultiBinary(self.num_choices)})
+        self.observation_space = spaces.Dict(inner_spaces | {MASK: spaces.MultiBinary(self.num_choices)})
 
     def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         obs, info = self.env.reset(**options)
@@ -58,8 +58,8 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         mask = info.get(MASK, np.ones(self.num_choices, np.int8) if over else None)
         if mask is None:
             raise RunError(f"the environment gave an {MASK} at its first reset, and none in a later info")
-        parts = mask if isinstance(mask, tuple | list) else [mask]  # one for each choice of a MultiDiscrete
-        flat = np.concatenate([np.ravel(part) for part in parts]).astype(np.int8)
+        masks = mask if isinstance(mask, tuple | list) else [mask]  # one for each choice of a MultiDiscrete
+        flat = np.concatenate([np.ravel(part) for part in masks]).astype(np.int8)
         return (obs if isinstance(obs, dict) else {OBSERVATION: obs}) | {MASK: flat}
 
 

@@ -85,10 +85,10 @@ def parse_seeds(text: str) -> list[int]:
     """`1-5`, `3` or `1-3,7`: each seed once, in the order given."""
     seeds: dict[int, None] = {}
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part)
-        if found is None:
+        match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part)
+        if match is None:
             raise UserError(f"--seeds {text}: seeds are written 1-5 or 1,2,7")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UserError(f"--seeds {text}: {first}-{last} goes backwards")
         if len(seeds) + last - first >= MOST_SEEDS:
@@ -205,13 +205,13 @@ def _look(run: SeedRun, config: Config) -> None:
         return
     opened = RunDirectory.open(run.path)
     workflows.refuse_other_config(opened.config_path, load_run_config(opened.config_path), config)
-    found = checkpoints.newest_good_checkpoint(opened.checkpoints, only="progress", warn=lambda text: None)
-    if found is not None:
-        progress = found[1]["progress"]
+    newest = checkpoints.newest_good_checkpoint(opened.checkpoints, only="progress", warn=lambda text: None)
+    if newest is not None:
+        progress = newest[1]["progress"]
         run.steps, run.metrics = int(progress["steps"]), dict(progress["latest"])
-    if found is not None and run.steps >= config.total_timesteps:
-        saved = checkpoints.load_checkpoint(found[0], only="policy")["policy"]
-        workflows.refuse_other_config(found[0], workflows.saved_config(saved), config)
+    if newest is not None and run.steps >= config.total_timesteps:
+        saved = checkpoints.load_checkpoint(newest[0], only="policy")["policy"]
+        workflows.refuse_other_config(newest[0], workflows.saved_config(saved), config)
         run.status = "done"
 
 

@@ -63,7 +63,7 @@ class SmallModel:
 
     def _look_again(self) -> None:
         self.parameter = self.dynamics.action.weight
-        self.seen_at = self.parameter.data_ptr()
+        self.address = self.parameter.data_ptr()
         first, table = dense_layer(self.dynamics.state), _view(self.parameter)
         rest, heads = _layers(self.dynamics.rest), _layers(self.prediction)
         self.layers = (first, table, rest, heads, self.kind, len(table))
@@ -71,10 +71,10 @@ class SmallModel:
 
     def recurrent(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """States [N, L] and actions [N] → rewards [N], policy logits [N, A], values [N], the next states."""
-        if self.parameter.data_ptr() != self.seen_at:
+        if self.parameter.data_ptr() != self.address:
             self._look_again()  # an optimizer has moved the parameters into one vector
-        found = _recurrent(latent.numpy(), action.numpy(), *self.layers)
-        reward, logits, value, following = map(torch.from_numpy, found)
+        outputs = _recurrent(latent.numpy(), action.numpy(), *self.layers)
+        reward, logits, value, following = map(torch.from_numpy, outputs)
         return reward, logits, value, following
 
 

@@ -11,10 +11,10 @@ from rl_training.monitoring.display import number
 from rl_training.terminal import printable_line, unescaped
 
 if TYPE_CHECKING:
-    from rl_training.tools.seeds import Experiment, SeedRun
+    from rl_training.tools.experiments import Experiment, SeedRun
 
 
-def make_seeds_display(quiet: bool) -> Any:
+def make_experiment_display(quiet: bool) -> Any:
     """Live when stdout is a terminal, plain lines otherwise; `quiet` shows warnings only."""
     if quiet:
         return QuietSeeds()
@@ -74,11 +74,11 @@ class PlainSeeds(QuietSeeds):
 
 def line(run: SeedRun, total: int) -> str:
     """`running   50 %  return 120.4  evaluation 200`."""
-    parts = [f"{run.status:<8} {min(100, 100 * run.steps // total):3d} %"]
+    columns = [f"{run.status:<8} {min(100, 100 * run.steps // total):3d} %"]
     for name, words in (("episode_return", "return"), ("eval/mean_return", "evaluation")):
         if name in run.metrics:
-            parts.append(f"{words} {number(run.metrics[name])}")
-    return printable_line("  ".join([*parts, run.problem] if run.problem else parts))
+            columns.append(f"{words} {number(run.metrics[name])}")
+    return printable_line("  ".join([*columns, run.problem] if run.problem else columns))
 
 
 class LiveSeeds(QuietSeeds):
