@@ -1,8 +1,9 @@
-"""Draws the pictures of the documentation again: `python docs/make_images.py [PONG_RUN_DIR]`.
+"""Regenerate the pictures of the documentation: `python docs/make_images.py [speed | PONG_RUN_DIR]`.
 
-Given the directory of a run of `ppo/pong`, it draws that run's curve and nothing else. Otherwise it trains
-`ppo/cartpole` with seeds 1 to 5 (some minutes), photographs the terminal display in the middle of the first run, draws
-the learning curves of all five, and draws every kind of schedule with the command line itself. Needs the extra `plot`.
+`speed` draws only the benchmark bars of README, from `benchmarks/results/*.json`. The directory of a run of `ppo/pong`
+draws only that run's curve. Without an argument the script trains `ppo/cartpole` with seeds 1 to 5 (a few minutes),
+captures the terminal display halfway through the first run, and draws the learning curves, every kind of schedule
+and the benchmark bars. Needs the extra `plot`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,19 @@ IMAGES = DOCS / "images"
 CONFIG = "ppo/cartpole"
 SEEDS = (1, 2, 3, 4, 5)
 WIDTH = 100  # columns of the terminal in the picture
+RESULTS = DOCS.parent / "benchmarks" / "results"
+# Row of the benchmarks -> its label in the picture, and the package of the peer.
+SPEEDS = {
+    "ppo-cartpole": ("PPO, CartPole", "stable-baselines3"),
+    "a2c-cartpole": ("A2C, CartPole", "stable-baselines3"),
+    "trpo-cartpole": ("TRPO, CartPole", "sb3-contrib"),
+    "recurrent-ppo-cartpole": ("Recurrent PPO, CartPole", "sb3-contrib"),
+    "dqn-cartpole": ("DQN, CartPole", "stable-baselines3"),
+    "dreamer-cartpole": ("DreamerV3, CartPole", "sheeprl"),
+    "ppo-atari": ("PPO, Pong", "stable-baselines3"),
+    "sac-pendulum": ("SAC, Pendulum", "stable-baselines3"),
+}
+OURS, THEIRS = "#4051b5", "#b0b4c0"
 
 
 class Photographer(LiveDisplay):
@@ -98,8 +112,41 @@ def draw_pong(run: Path, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def speed_of(row: str) -> tuple[float, list[float]]:
+    """Our median steps per CPU-second, and our speed as a multiple of the peer's for each round."""
+    data = json.loads((RESULTS / f"{row}.json").read_text())["data"]
+    ours = [run["steps"] / run["cpu_seconds"] for run in data["ours"]["ours"]]
+    theirs = [run["steps"] / run["cpu_seconds"] for run in data["theirs"]]
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    return statistics.median(ours), ratios
+
+
+def draw_speed(path: Path) -> None:
+    """Our steps per CPU-second as multiples of the peer's: medians as bars, lowest and highest as whiskers."""
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    axis = figure.subplots()
+    for place, (row, (label, peer)) in enumerate(SPEEDS.items()):
+        steps, ratios = speed_of(row)
+        middle = statistics.median(ratios)
+        axis.barh(place - 0.2, middle, height=0.4, color=OURS, label="rl-training" if place == 0 else None)
+        axis.barh(place + 0.2, 1, height=0.4, color=THEIRS, label="peer" if place == 0 else None)
+        axis.plot([min(ratios), max(ratios)], [place - 0.2] * 2, color="black", linewidth=1)
+        axis.text(max(ratios) + 0.06, place - 0.2, f"{middle:.1f}×", va="center", fontsize=9)
+        axis.text(1.06, place + 0.22, peer, va="center", fontsize=7, color="#555555")
+        axis.text(0.06, place - 0.19, f"{steps:,.0f} steps/CPU-s", va="center", fontsize=7, color="white")
+        axis.text(-0.06, place, label, va="center", ha="right", fontsize=9)
+    axis.invert_yaxis()
+    axis.set(xlim=(0, 5.3), yticks=[], xticks=range(6), xlabel="environment steps per CPU-second, peer = 1")
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.legend(loc="lower right", frameon=False, fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
+    draw_speed(IMAGES / "speed.png")
+    if sys.argv[1:] == ["speed"]:
+        return
     if len(sys.argv) > 1:
         draw_pong(Path(sys.argv[1]), IMAGES / "pong.png")
         return

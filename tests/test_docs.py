@@ -20,7 +20,7 @@ from runs import RUNS
 from rl_training import load_config, train
 from rl_training.cli import app
 from rl_training.errors import ConfigError
-from rl_training.registry import ALGORITHMS
+from rl_training.registry import ALGORITHMS, trainer_class
 from rl_training.runtime.controls import find_control, split_key
 from rl_training.runtime.ppo_trainer import PPOConfig
 from rl_training.runtime.schedules import KEYS
@@ -31,7 +31,10 @@ from rl_training.settings.yaml import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+# The rows of the benchmarks in README's picture, in its order.
+SPEEDS = ["ppo-cartpole", "a2c-cartpole", "trpo-cartpole", "recurrent-ppo-cartpole", "dqn-cartpole"]
+SPEEDS += ["dreamer-cartpole", "ppo-atari", "sac-pendulum"]
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
@@ -98,6 +101,7 @@ def wrong_commands(text: str) -> list[str]:
         if header[0] == "command"
         for row in rows
         for span in names(row[0])
+        if span.startswith("rl-training ")
     ]
     wrong = []
     for line in lines:
@@ -195,16 +199,27 @@ def test_every_page(check: str) -> None:
     assert {page: wrong for page, wrong in found.items() if wrong} == {}
 
 
-def test_the_readme_links_every_page_and_names_every_command() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    for page in PAGES[1:]:
-        assert f"({page.relative_to(ROOT).as_posix()})" in text, page
-    rows = {names(row[0])[0].split()[1]: row[1] for row in table("README.md", "command")}
-    assert rows.keys() == set(COMMANDS)
-    for verb, row in rows.items():
-        options = {option for made in COMMANDS[verb].params if not made.hidden for option in made.opts[:1]}
-        missing = {option for option in options if option.startswith("--") and option not in row}
-        assert not missing, (verb, missing)
+def test_the_index_links_every_page_and_the_readme_leads_there() -> None:
+    index = (DOCS / "index.md").read_text("utf-8")
+    pages = [page for page in PAGES if DOCS in page.parents and page.name != "index.md"]
+    assert [page for page in pages if f"({page.relative_to(DOCS).as_posix()})" not in index] == []
+    assert "(docs/index.md)" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_every_command_is_documented_with_all_of_its_options() -> None:
+    rows = {names(row[0])[0].split()[1]: row[1] for row in table("docs/commands.md", "command")}
+    shown = [verb for row in table("README.md", "command") for verb in names(row[0])]
+    assert rows.keys() == set(COMMANDS) == set(shown) and len(shown) == len(COMMANDS)
+    options = {
+        verb: {option for made in COMMANDS[verb].params if not made.hidden for option in made.opts[:1]}
+        for verb in rows
+    }
+    assert [
+        f"{verb} {option}"
+        for verb, row in rows.items()
+        for option in options[verb]
+        if option.startswith("--") and option not in row
+    ] == []
 
 
 def plain_default(text: str) -> str:
@@ -235,17 +250,18 @@ def test_the_page_of_configs_has_every_field_with_its_default() -> None:
         assert plain_default(default) == plain_default(wanted[name]), name
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/schedules.md"])
-def test_every_knob_and_every_kind_of_schedule_is_documented(page: str) -> None:
+def test_every_knob_and_every_kind_of_schedule_is_documented() -> None:
+    page = "docs/schedules.md"
     knobs = {row.name for row in describe_config(PPOConfig) if row.knob}
     assert {names(row[0])[0] for row in table(page, "knob")} == knobs
-    text = (ROOT / page).read_text("utf-8")
-    for kind in set(KEYS) - ({"piecewise", "points"} if page == "README.md" else set()):
-        assert kind in text, kind
-    if page == "docs/schedules.md":
-        assert {kind for row in table(page, "kind") for kind in names(row[0])} == set(KEYS)
-        for kind, entries in ((kind, row[2]) for row in table(page, "kind") for kind in names(row[0])):
-            assert set(names(entries)) <= set(KEYS[kind]), kind
+    assert {kind for row in table(page, "kind") for kind in names(row[0])} == set(KEYS)
+    for kind, entries in ((kind, row[2]) for row in table(page, "kind") for kind in names(row[0])):
+        assert set(names(entries)) <= set(KEYS[kind]), kind
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert [kind for kind in set(KEYS) - {"piecewise"} if kind not in readme] == []
+    keys = ["ent_coef_schedule", "entropy_coef_schedule", "clip_coef_schedule", "clip_range", "warmup_steps"]
+    keys += ["temperature_schedule", "num_simulations_schedule"]
+    assert [key for key in keys if key not in readme] == []
 
 
 def test_the_drawn_config_is_the_one_on_the_page() -> None:
@@ -306,7 +322,7 @@ def test_the_results_are_of_all_gates_and_seeds_and_agree_with_each_other() -> N
     for config, *cells in table("docs/algorithms/ppo.md", "config", "seed"):
         seeds.setdefault(names(config)[0], []).append([number for cell in cells for number in numbers(cell)])
     medians = {names(row[0])[0]: row[1:] for row in table("docs/algorithms/ppo.md", "config", "median")}
-    summary = {names(row[0])[0]: row[1:] for row in table("README.md", "config", "steps")}
+    summary = {names(row[0])[0]: row[1:] for row in table("docs/results.md", "config", "steps")}
     assert seeds.keys() == medians.keys() == {name for name in summary if name.startswith("ppo/")}
     assert {"ppo/cartpole", "ppo/acrobot", "ppo/pendulum"} <= seeds.keys() <= GATES.keys()
     for name, rows in seeds.items():
@@ -322,6 +338,41 @@ def test_the_results_are_of_all_gates_and_seeds_and_agree_with_each_other() -> N
         assert summary[name][0].replace(" ", "") == f"{steps[0]:.0f}"
 
 
+def test_every_result_agrees_with_its_gate() -> None:
+    for config, steps, untrained, trained, median, gate in table("docs/results.md", "config", "steps"):
+        made, scores = GATES[names(config)[0]], numbers(trained)
+        assert len(numbers(untrained)) in (0, len(scores)), config
+        assert len(scores) == len(made.seeds) or config.endswith("seed 1"), config
+        assert (numbers(median), numbers(gate)) == ([statistics.median(scores)], [made.score]), config
+        assert sum(score < made.score for score in scores) <= made.may_fail, config
+        assert int(steps.replace(" ", "")) > 0, config
+
+
+def test_the_table_of_algorithms_has_their_actions_and_their_results() -> None:
+    medians = {names(row[0])[0]: row[4] for row in table("docs/results.md", "config", "steps")}
+    rows = {re.findall(r"/(\w+)\.md", row[0])[0]: row for row in table("README.md", "algorithm")}
+    assert rows.keys() == set(ALGORITHMS)
+    for algo, (_, actions, _, _, proof) in rows.items():
+        accepted = {space.__name__ for space in trainer_class(algo).action_spaces}
+        assert ("discrete" in actions) == bool(accepted & {"Discrete", "Dict"}), (
+            algo
+        )  # Dict: a Discrete per task
+        assert ("continuous" in actions) == ("Box" in accepted), algo
+        (config,) = names(proof)
+        assert (
+            config.startswith(f"{algo}/") and numbers(proof.split("`")[2])[0] == numbers(medians[config])[0]
+        )
+
+
+def test_the_speeds_of_the_readme_are_those_measured() -> None:
+    picture = re.findall(r"!\[([^]]*)\]\(docs/images/speed.png\)", (ROOT / "README.md").read_text("utf-8"))[0]
+    measured = []
+    for row in SPEEDS:
+        data = json.loads((ROOT / "benchmarks" / "results" / f"{row}.json").read_text())["data"]
+        measured.append(round(statistics.median(data["ratio_per_cpu_second"]), 1))
+    assert [float(found) for found in re.findall(r"([\d.]+)×", picture)] == measured
+
+
 def test_pictures_are_small_and_need_nothing_from_the_web() -> None:
     pictures = [path for path in (DOCS / "images").iterdir() if path.is_file()]
     assert {path.name for path in pictures} == {
@@ -331,6 +382,7 @@ def test_pictures_are_small_and_need_nothing_from_the_web() -> None:
         "pong.png",
         "report.png",
         "schedules.png",
+        "speed.png",
     }
     assert all(path.stat().st_size < 200_000 for path in pictures)
     assert 'url("http' not in (DOCS / "images" / "display.svg").read_text("utf-8")
