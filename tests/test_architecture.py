@@ -33,6 +33,8 @@ WITHOUT_TORCH = [
     "registry.py",
     "cli.py",
     "extras.py",
+    "parts.py",
+    "trust.py",
     *sorted(
         f"{room}/{path.name}" for room in ("settings", "commands") for path in (PACKAGE / room).glob("*.py")
     ),
@@ -120,8 +122,8 @@ def test_schedules_and_controls_are_leaves(name: str) -> None:
 
 
 def test_settings_import_only_leaves_of_the_runtime() -> None:
-    allowed = tuple(f"rl_training.{name}" for name in ("errors", "registry", "settings", "runtime.controls"))
-    allowed += ("rl_training.runtime.schedules",)
+    allowed = tuple(f"rl_training.{name}" for name in ("errors", "parts", "registry", "settings", "trust"))
+    allowed += ("rl_training.runtime.controls", "rl_training.runtime.schedules")
     assert [
         f"{path.name} imports {found}"
         for path in (PACKAGE / "settings").glob("*.py")

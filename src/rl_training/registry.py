@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import re
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rl_training import parts
 from rl_training.errors import ConfigError, did_you_mean
 
 SHIPPED = {
@@ -26,30 +29,94 @@ SHIPPED = {
     "dreamer": "Dreamer",
 }
 # Where the trainer of an algorithm is, and where its config class is if it can be had without the trainer.
-ALGORITHMS = {name: f"rl_training.runtime.{name}_trainer:{words}Trainer" for name, words in SHIPPED.items()}
+ALGORITHMS: dict[str, Any] = {
+    name: f"rl_training.runtime.{name}_trainer:{words}Trainer" for name, words in SHIPPED.items()
+}
 CONFIGS = {name: f"rl_training.settings.{name}:{words}Config" for name, words in SHIPPED.items()}
+
+
+ENTRY_POINTS = "rl_training.algorithms"  # the group in which packages name their trainers
+
+
+def register(name: str, trainer: Any) -> None:
+    """Make an algorithm known by a name: its Trainer, or where that is, as `module:Class`.
+
+    A package does without this call: it names its trainers in the entry-point group `rl_training.algorithms`.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise ConfigError(f"an algorithm cannot be called {name!r}: letters, digits and _ only")
+    if name in SHIPPED:
+        raise ConfigError(f"{name} is a shipped algorithm: call yours otherwise")
+    ALGORITHMS[name] = trainer
 
 
 def trainer_class(name: Any) -> Any:
     """The Trainer of an algorithm; its config class is its attribute `config_class`."""
-    return _imported(ALGORITHMS[_known(name)])
+    if parts.is_name(name):
+        return _checked(parts.load(name, "algo"), name)
+    place = _place(name)
+    return _checked(parts.load(place, "algo") if isinstance(place, str) else place, name)
 
 
 def config_class_of(name: Any) -> Any:
     """The config class of an algorithm; of a shipped one it comes without torch."""
-    return _imported(CONFIGS[name]) if _known(name) in CONFIGS else trainer_class(name).config_class
+    if parts.is_name(name):
+        return _named(trainer_class(name).config_class, name)
+    if isinstance(name, str) and name in CONFIGS:
+        return parts.load(CONFIGS[name], "algo")
+    return trainer_class(name).config_class
 
 
-def _known(name: Any) -> str:
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        hint = did_you_mean(name, ALGORITHMS) if isinstance(name, str) else ""
-        raise ConfigError(f"unknown algorithm {name!r}{hint or '; there are: ' + ', '.join(ALGORITHMS)}")
-    return name
+@cache
+def _named(config_class: Any, name: str) -> Any:
+    """The config class of an algorithm that goes by the name of its class."""
+    title = config_class.__name__
+    return type(config_class)(
+        title,
+        (config_class,),
+        {
+            "__module__": config_class.__module__,
+            "__qualname__": title,
+            "__doc__": config_class.__doc__,
+            "__annotations__": {"algo": str},
+            "algo": name,
+        },
+    )
 
 
-def _imported(place: str) -> Any:
-    module, _, attribute = place.partition(":")
-    return getattr(import_module(module), attribute)
+def _checked(trainer: Any, name: str) -> Any:
+    if not isinstance(trainer, type) or not hasattr(trainer, "config_class"):
+        raise ConfigError(
+            f"algo {name!r} is no Trainer with a config_class, but {str(trainer)[:80]}", ("algo",)
+        )
+    return trainer
+
+
+def _place(name: Any) -> Any:
+    """The Trainer of a known algorithm, or where it is."""
+    if not isinstance(name, str):
+        raise ConfigError(f"unknown algorithm {name!r}; there are: {', '.join(algorithms())}")
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    installed = installed_algorithms()
+    if name in installed:
+        return installed[name]
+    hint = did_you_mean(name, [*ALGORITHMS, *installed]) or f"; there are: {', '.join(algorithms())}"
+    raise ConfigError(
+        f"unknown algorithm {name!r}{hint}; if it is your own, install the package or import the module that "
+        "registers it, or name its class: algo: FILE.py:Trainer"
+    )
+
+
+def algorithms() -> list[str]:
+    """The names of all algorithms: those shipped, those registered and those of installed packages."""
+    return [*ALGORITHMS, *installed_algorithms()]
+
+
+def installed_algorithms() -> dict[str, str]:
+    """The algorithms that installed packages bring, and where they are; nothing of them is imported."""
+    found = metadata.entry_points(group=ENTRY_POINTS)
+    return {point.name: point.value for point in found if point.name not in ALGORITHMS}
 
 
 def algorithms_with(key: str) -> list[str]:

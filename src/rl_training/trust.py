@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rl_training.errors import UntrustedError
+from rl_training.parts import GIVEN, Doing, deed, is_name, names_in
 
 Deeds = Iterator[tuple[str, str]]  # (the part of a value that is foreign, what it does)
 
@@ -27,8 +28,8 @@ class Foreign(NamedTuple):
 def _environments(names: Any) -> Deeds:
     """`module:EnvId` imports the module; several ids may be joined by `+`."""
     for name in (part for text in _texts(names) for part in text.split("+")):
-        if ":" in name:
-            yield name, f"imports the module {name.partition(':')[0]!r}"
+        if ":" in name and not name.startswith(GIVEN):
+            yield name, deed(name)
 
 
 def _arguments(values: Any) -> Deeds:
@@ -61,45 +62,66 @@ LOCAL_STORES = ("sqlite:", "file:", "/", ".")
 
 
 class Reach(NamedTuple):
-    """What in the value of a key is foreign, and whether that is so only in training or whenever a policy plays."""
+    """What in the value of a key is foreign, and from which kind of deed on."""
 
     find: Callable[[Any], Deeds]
-    only_in_training: bool = False
+    when: Doing = "playing"
 
 
 # A key that reaches code, a file that is run, or another machine belongs here.
 #
 # Not here, because they do none of that: `tensorboard`, which writes into the run directory; `demonstrations`, a file
 # or local dataset that is read without running anything; `ray_resources`, which only chooses among the nodes of a
-# cluster; `algo`, a name of our own registry.
+# cluster. Fields that hold parts are found by their mark (`parts.Brought`), and the name of an algorithm's own class is
+# asked about where a config is read (`settings/loading.py`), since the class says what a config is.
 REACHES: Mapping[str, Reach] = {
     "env_id": Reach(_environments),
     "env_ids": Reach(_environments),
     "env_kwargs": Reach(_arguments),
     "task_kwargs": Reach(_arguments),
     "ray_address": Reach(_cluster),
-    "wandb": Reach(_wandb, only_in_training=True),
-    "mlflow": Reach(_mlflow, only_in_training=True),
+    "wandb": Reach(_wandb, "training"),
+    "mlflow": Reach(_mlflow, "training"),
 }
 
 
-def foreign(config: Any, *, training: bool = True) -> list[Foreign]:
-    """All that a config reaches beyond this package when a run is trained, or when its policy only plays."""
-    return [
-        Foreign(key, value, deed)
+# Whoever plays also acts, and whoever trains also plays.
+INCLUDED: Mapping[Doing, tuple[Doing, ...]] = {
+    "acting": ("acting",),
+    "playing": ("acting", "playing"),
+    "training": ("acting", "playing", "training"),
+}
+
+
+def foreign(config: Any, doing: Doing = "training") -> list[Foreign]:
+    """All that a config reaches beyond this package when a run is trained, or its policy only plays or only acts."""
+    found = [
+        Foreign(key, value, done)
         for key, reach in REACHES.items()
-        if training or not reach.only_in_training
-        for value, deed in reach.find(getattr(config, key, None))
+        if reach.when in INCLUDED[doing]
+        for value, done in reach.find(getattr(config, key, None))
+    ]
+    if is_name(algo := getattr(config, "algo", None)):
+        found.append(Foreign("algo", algo, deed(algo)))
+    return found + [
+        Foreign(key, name, deed(name))
+        for key, brought, name in names_in(config)
+        if brought.when in INCLUDED[doing] and not name.startswith(GIVEN)
     ]
 
 
-def refuse_untrusted(config: Any, trust: bool, own: Collection[str] = (), *, training: bool = True) -> None:
+def refuse_untrusted(config: Any, trust: bool, own: Collection[str] = (), doing: Doing = "training") -> None:
     """Raise for the first foreign entry of a config, unless the user trusts it; `own` are keys that the user gave."""
-    for key, value, deed in [] if trust else foreign(config, training=training):
-        if key not in own:
-            raise UntrustedError(
-                f"this run's {key} {value!r} {deed}; add --trust (trust=True) if it is yours or you trust it"
-            )
+    for entry in [] if trust else foreign(config, doing):
+        if entry.key not in own:
+            raise refusal(entry)
+
+
+def refusal(entry: Foreign) -> UntrustedError:
+    return UntrustedError(
+        f"this run's {entry.key} {entry.value!r} {entry.deed}; "
+        "add --trust (trust=True) if it is yours or you trust it"
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.commands.options import Checkpoint, Json, PolicyPath, Which, print_json
+from rl_training.commands.options import Checkpoint, Json, PolicyPath, Trust, Which, print_json
 from rl_training.terminal import printable_line
 
 
@@ -21,6 +21,7 @@ def export(
         bool,
         typer.Option("--without-search", help="Of a policy that plans, export its network's own choice."),
     ] = False,
+    trust: Trust = False,
     json_: Json = False,
 ) -> None:
     """Write a policy as ONNX or as a torch program, and compare it with the original.
@@ -30,7 +31,9 @@ def export(
     """
     from rl_training.tools import exporting
 
-    done = exporting.export_policy(path, to, checkpoint=checkpoint.value, without_search=without_search)
+    done = exporting.export_policy(
+        path, to, checkpoint=checkpoint.value, without_search=without_search, trust=trust
+    )
     if json_:
         print_json(done._asdict() | {"path": str(done.path)})
         return

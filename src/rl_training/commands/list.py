@@ -6,10 +6,10 @@ from pathlib import Path
 
 def list_configs() -> None:
     """List the algorithms and the shipped configs."""
-    from rl_training.registry import ALGORITHMS, shipped_config_path, shipped_configs
+    from rl_training.registry import algorithms, shipped_config_path, shipped_configs
 
     print("algorithms (rl-training describe ALGO)")
-    for name in sorted(ALGORITHMS):
+    for name in sorted(algorithms()):
         print(f"  {name}")
     print("configs (rl-training train CONFIG)")
     names = shipped_configs()

@@ -103,7 +103,7 @@ def print_result(result: "Result", as_json: bool) -> None:
         print(f"run          {printable_line(result.run_dir)}")
         print(f"metrics      {printable_line(result.run_dir / 'metrics.jsonl')}")
         print(f"checkpoint   {printable_line(result.checkpoint_path)}")
-        asked = foreign(load_run_config(result.run_dir / "config.yaml"), training=False)
+        asked = foreign(load_run_config(result.run_dir / "config.yaml"), doing="playing")
         run = pasted(result.run_dir) + (" --trust" if asked else "")
         print(f"evaluate it  rl-training evaluate {run}")
         print(f"play it      rl-training play {run}")

@@ -256,7 +256,8 @@ class LiveDisplay(QuietDisplay):
 
 def headline(config: Any) -> str:
     """`ppo on CartPole-v1, seed 1`."""
-    return f"{config.algo} on {getattr(config, 'env_name', config.env_id)}, seed {config.seed}"
+    algo = getattr(config, "algo_name", config.algo)
+    return f"{algo} on {getattr(config, 'env_name', config.env_id)}, seed {config.seed}"
 
 
 def finished(steps: int) -> str:

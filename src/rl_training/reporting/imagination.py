@@ -54,10 +54,10 @@ def imagine_open_loop(
     """
     if steps < 1 or context < 1:
         raise ConfigError("steps and context must be at least 1")
-    config, agent, saved = load_agent(path, checkpoint)
+    config, agent, saved = load_agent(path, checkpoint, trust=trust or trust_env)
     if not isinstance(agent, DreamerPolicy):
-        raise ConfigError(f"{path}: {config.algo} has no world model to look into")
-    refuse_untrusted(config, trust or trust_env, training=False)
+        raise ConfigError(f"{path}: {config.algo_name} has no world model to look into")
+    refuse_untrusted(config, trust or trust_env, doing="playing")
     seed = fold(config.seed if seed is None else seed, "imagination")
     obs, actions = _play(agent, config, steps + context, seed, made_for(saved))
     seed_everything(fold(seed, "latents"))

@@ -59,7 +59,7 @@ def add_video(page: Page, run: Path, trust: bool) -> None:
 
 def add_predictions(page: Page, run: Path, trust: bool) -> None:
     """What happens, beside what the policy's world model, if it has one, expects from the actions alone."""
-    _, agent, _ = load_agent(run, "last")
+    _, agent, _ = load_agent(run, "last", trust=trust)
     if not isinstance(agent, DreamerPolicy):
         return
     imagined = imagine_open_loop(run, steps=AHEAD, context=CONTEXT, trust=trust)

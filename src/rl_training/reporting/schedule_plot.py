@@ -45,7 +45,7 @@ def knob_curves(config: Any, points: int = 2 * COLUMNS) -> list[Curve]:
 def draw_text(config: Any) -> str:
     """The whole picture as lines of text."""
     curves = knob_curves(config)
-    lines = [f"{config.algo} on {config.env_id}: its knobs over {config.total_timesteps:,} steps"]
+    lines = [f"{config.algo_name} on {config.env_id}: its knobs over {config.total_timesteps:,} steps"]
     for curve in curves:
         if curve.moves:
             lines += ["", *_chart(config, curve)]
@@ -116,7 +116,7 @@ def draw_png(config: Any, path: Path) -> None:
     still = [curve for curve in curves if not curve.moves]
     rows = max(1, len(moving))
     figure = Figure(figsize=(8, 0.9 + 1.7 * rows), layout="constrained")
-    figure.suptitle(f"{config.algo} on {config.env_id}: knobs over {config.total_timesteps:,} steps")
+    figure.suptitle(f"{config.algo_name} on {config.env_id}: knobs over {config.total_timesteps:,} steps")
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     for axis, curve in zip(axes, moving, strict=False):
         axis.plot(curve.steps, curve.numbers, linewidth=2)

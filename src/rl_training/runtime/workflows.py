@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from rl_training import parts
 from rl_training.allocator import keep_freed_memory
 from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
@@ -87,7 +88,7 @@ def train_until_stopped(
     config = with_picture_defaults(written, sees_pictures)
     trainer = make_trainer(config)
     threads = threads_of(config, trainer)
-    run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_name}-s{config.seed}")
+    run = RunDirectory.create(run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}")
     with run.lock():
         with begin_run(run, config, threads):
             pass
@@ -114,6 +115,7 @@ def begin_run(run: RunDirectory, config: Config, threads: int, **more: Any) -> I
             results=revisions(config),
             environment=environment_protocol(config),
             resumes_exactly=config.resumes_exactly,
+            parts=parts.files(config),
             **more,
         )
         yield
@@ -169,7 +171,7 @@ def resume_until_stopped(
     run = RunDirectory.open(run_dir)
     with run.lock():
         manifest = run.read_manifest()
-        config = load_run_config(run.config_path)
+        config = load_run_config(run.config_path, trust=trust)
         if expected is None:
             refuse_untrusted(config, trust)
         else:
@@ -221,10 +223,10 @@ def evaluate_checkpoint(
     Greedy unless `sample`; `episodes` and `seed` are the config's unless given. Of a policy of several tasks all are
     played, or the one that is named.
     """
-    config, agent, saved = load_agent(path, checkpoint)
+    config, agent, saved = load_agent(path, checkpoint, trust=trust or trust_env)
     if task is not None:
         config, agent, saved = of_task(config, agent, saved, task)
-    refuse_untrusted(config, trust or trust_env, training=False)
+    refuse_untrusted(config, trust or trust_env, doing="playing")
     return evaluate(
         agent,
         config,
@@ -257,8 +259,8 @@ def record_demonstrations(
     `out` is a new file ending in .npz, or `minari:ID`. Greedy unless `sample`.
     """
     minari_datasets.refuse_taken(str(out))
-    config, agent, saved = of_task(*load_agent(path, checkpoint), task)
-    refuse_untrusted(config, trust or trust_env, training=False)
+    config, agent, saved = of_task(*load_agent(path, checkpoint, trust=trust or trust_env), task)
+    refuse_untrusted(config, trust or trust_env, doing="playing")
     seed = config.seed if seed is None else seed
     how: dict[str, Any] = {"episodes": episodes, "seed": fold(seed, "record"), "sample": sample}
     played = record(agent, config, **how, made_for=made_for(saved))
@@ -269,12 +271,15 @@ def record_demonstrations(
     return demonstrations
 
 
-def load_policy(path: str | Path, *, checkpoint: Which = "last", task: str | None = None) -> LoadedPolicy:
+def load_policy(
+    path: str | Path, *, checkpoint: Which = "last", task: str | None = None, trust: bool = False
+) -> LoadedPolicy:
     """The policy of a run directory or of one checkpoint, without environments or training machinery.
 
-    Where one policy plays several tasks, `task` names the one to play.
+    Where one policy plays several tasks, `task` names the one to play. `trust` allows a run to import what its policy
+    is made of, where that is not of this package.
     """
-    _, agent, saved = of_task(*load_agent(path, checkpoint), task)
+    _, agent, saved = of_task(*load_agent(path, checkpoint, trust=trust), task)
     return LoadedPolicy(agent, saved)
 
 
@@ -284,7 +289,7 @@ def of_task(
     """What `load_agent` gave, for one task alone; it must be named where there are several."""
     if not config.tasks:
         if task is not None:
-            raise ConfigError(f"{config.algo} plays {config.env_id} alone; no task can be named")
+            raise ConfigError(f"{config.algo_name} plays {config.env_id} alone; no task can be named")
         return config, agent, saved
     if task is None and len(config.tasks) > 1:
         raise ConfigError(f"this policy plays {', '.join(config.tasks)}: name one of them (--task, task=...)")
@@ -359,6 +364,9 @@ def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display
     made |= listed if isinstance(listed, dict) else {}
     here |= versions() | {"cpu": cpu()}
     made["cpu"] = manifest.get("cpu")
+    files_made, files_here = manifest.get("parts"), parts.files(config)
+    made |= _short(files_made if isinstance(files_made, dict) else {})
+    here |= _short(files_here)
     changed = [
         f"{name} {made[name]} (here {here[name]})"
         for name in here
@@ -369,6 +377,11 @@ def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display
             f"this run was made with {', '.join(changed)}: it may not end exactly as it would have"
         )
     return threads, changed
+
+
+def _short(files: Mapping[str, str]) -> dict[str, str]:
+    """The files of a run's own parts, each with the beginning of its SHA-256."""
+    return {f"the file {path}": f"of SHA-256 {str(digest)[:12]}" for path, digest in files.items()}
 
 
 def _results(manifest: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
@@ -460,12 +473,12 @@ def refuse_other_config(path: Path, config: Config, expected: Config) -> None:
         raise RunError(f"{path}: {', '.join(changed)} not as computed for this run; {advice}")
 
 
-def saved_config(saved: Mapping[str, Any]) -> Config:
+def saved_config(saved: Mapping[str, Any], trust: bool = False) -> Config:
     """The config that a checkpoint's policy, or a manifest, was saved with."""
     config = saved["config"]
     if "extends" in config:
         raise CheckpointError("damaged: a saved config extends nothing")
-    return load_run_config(config)
+    return load_run_config(config, trust=trust)
 
 
 def make_trainer(config: Config) -> Trainer:
@@ -479,13 +492,17 @@ def make_trainer(config: Config) -> Trainer:
 
 
 def load_agent(
-    path: str | Path, checkpoint: Which, device: str | None = None
+    path: str | Path, checkpoint: Which, device: str | None = None, *, trust: bool = False
 ) -> tuple[Config, Any, Mapping[str, Any]]:
-    """The config and the agent of a checkpoint, and all that was saved of its policy."""
+    """The config and the agent of a checkpoint, and all that was saved of its policy.
+
+    What the agent is made of comes from elsewhere only with `trust`; environments are the caller's question.
+    """
     refuse_to_train_in_an_import()
     saved = _read_policy(path, checkpoint)
     with taking_over(path):
-        config = saved_config(saved)
+        config = saved_config(saved, trust)
+        refuse_untrusted(config, trust, doing="acting")
         if device is None and config.device != "cpu" and not torch.cuda.is_available():
             device = "cpu"  # a policy may act where it was not trained
         config = config.model_copy(update={} if device is None else {"device": device})

@@ -9,7 +9,6 @@ where it stands, what is wrong, and the nearest right name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import UnionType
@@ -18,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_training.errors import ConfigError
+from rl_training.parts import brought_by, short_name
 from rl_training.runtime.controls import Control, KnobError, compile_knobs
 from rl_training.settings.fields import ConfigMeta, Units, field, knob
 from rl_training.settings.keys import fields_of
@@ -133,7 +133,12 @@ class Config(BaseModel, metaclass=ConfigMeta):
     @property
     def env_name(self) -> str:
         """The environment in a word, for the name of a run's directory and for headings."""
-        return re.sub(r"(?:.*/)?([^/]+)\.py:", r"\1-", self.env_id)
+        return short_name(self.env_id)
+
+    @property
+    def algo_name(self) -> str:
+        """The algorithm in a word, for the name of a run's directory and for headings."""
+        return short_name(self.algo)
 
     @classmethod
     def kept_by_forks(cls) -> frozenset[str]:
@@ -186,9 +191,10 @@ class Config(BaseModel, metaclass=ConfigMeta):
 def _soften(config_class: type[Config], name: str, value: Any) -> Any:
     """What YAML and numpy write a little differently from a field: 1e6 for an int, a list for a tuple."""
     annotation = config_class.model_fields[name].annotation
+    brought = brought_by(config_class).get(name)
     if annotation is Any or get_origin(annotation) is dict:
         try:
-            return plain(value)
+            return plain(value if brought is None else brought.recorded(value))
         except ValueError as error:
             raise FieldError(f"{name} {error}", (name,)) from None
     return _soften_number(alternatives(annotation), value)

@@ -168,7 +168,7 @@ class OffPolicyConfig(Config):
                 "normalize_rewards", "must be false: a replay holds rewards of all ages as they were"
             )
         if self.precision != "fp32":
-            raise refused("precision", f"must be fp32 for {self.algo}")
+            raise refused("precision", f"must be fp32 for {self.algo_name}")
         return self
 
 

@@ -11,17 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rl_training.errors import ConfigError, KeyPath, did_you_mean
-from rl_training.registry import ALGORITHMS, config_class_of, shipped_config_path, shipped_configs
+from rl_training import parts
+from rl_training.errors import ConfigError, KeyPath, UntrustedError, did_you_mean
+from rl_training.parts import brought_by, is_name
+from rl_training.registry import ALGORITHMS, algorithms, config_class_of, shipped_config_path, shipped_configs
 from rl_training.runtime.controls import SCHEDULE, WARMUP
 from rl_training.runtime.schedules import names_start
 from rl_training.settings.config import Config
 from rl_training.settings.keys import fields_of
 from rl_training.settings.refusals import FieldError, show
 from rl_training.settings.yaml import parse_yaml, read_text, to_yaml
+from rl_training.trust import Foreign, refusal
 
 MAX_EXTENDS = 10
-ENVIRONMENT_FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 # Fields that the first runs did not have, and what those runs did.
 YOUNGER = {"eval_sample": False, "small_pictures": False}
 
@@ -31,6 +33,8 @@ class Layer(NamedTuple):
 
     values: dict[str, Any]
     places: dict[KeyPath, str]
+    folder: Path = Path()  # from which files in it are seen
+    of_run: bool = False  # whether it came with a run, and so perhaps from someone else
 
     def refuse(self, error: FieldError) -> ConfigError:
         path = error.path
@@ -51,6 +55,18 @@ def load_config(
     The layers, of which later ones win: what a file `extends`, the file itself, the overrides.
     Returns the algorithm's own config class. Raises ConfigError.
     """
+    return _load(source, overrides, more)
+
+
+def _load(
+    source: str | os.PathLike[str] | Mapping[str, Any] | Config,
+    overrides: Sequence[str] | Mapping[str, Any],
+    more: Mapping[str, Any],
+    *,
+    of_run: bool = False,
+    trust: bool = True,
+) -> Any:
+    """As `load_config`; of a run, whose config may import the class of its algorithm only with `trust`."""
     if isinstance(source, Config):
         # Only what its user set: the rest may still get other defaults, as on pictures.
         chosen = {"algo"} | source.model_fields_set
@@ -58,17 +74,15 @@ def load_config(
     if isinstance(source, Mapping):
         values = {str(key): value for key, value in source.items()}
         parents = _extended(values, Layer(values, {}), Path(), ())
-        files = [*parents, Layer(values, {})]
-        _find_environment_file(files[-1], Path())
+        files = [*parents, Layer(values, {}, of_run=of_run)]
     elif not isinstance(source, str | os.PathLike):
         raise ConfigError(f"a config is a file, a name, a mapping or a Config, not {type(source).__name__}")
     else:
         files = _read_layers(_find(os.fspath(source), Path()), ())
-    given = [_read_overrides(overrides), *([_given(more)] if more else [])]
-    for layer in given:
-        _find_environment_file(layer, Path())
-    layers = [*files, *given]
-    config_class = _config_class(layers)
+    layers = [*files, _read_overrides(overrides), *([_given(more)] if more else [])]
+    config_class = _config_class(layers, trust)
+    for layer in layers:
+        _record_parts(layer, config_class)
 
     values = {}
     written: dict[str, str] = {}
@@ -106,22 +120,30 @@ def located(error: ConfigError, source: str | os.PathLike[str], overrides: Seque
     return error
 
 
-def _config_class(layers: Sequence[Layer]) -> type[Config]:
+def _config_class(layers: Sequence[Layer], trust: bool = True) -> type[Config]:
     for layer in reversed(layers):
         if "algo" in layer.values:
             try:
-                return config_class_of(layer.values["algo"])
+                _record_name(layer, "algo")
+                algo = layer.values["algo"]
+                if is_name(algo):
+                    if not trust and not parts.is_admitted(algo):
+                        raise refusal(Foreign("algo", algo, parts.deed(algo)))
+                    parts.admit(algo)
+                return config_class_of(algo)
+            except UntrustedError:
+                raise
             except ConfigError as error:
                 raise layer.refuse(FieldError(str(error), ("algo",))) from None
-    refusal = _missing_algo({key: value for layer in layers for key, value in layer.values.items()})
-    raise next((layer for layer in layers[:-1] if refusal.path in layer.places), layers[0]).refuse(refusal)
+    missing = _missing_algo({key: value for layer in layers for key, value in layer.values.items()})
+    raise next((layer for layer in layers[:-1] if missing.path in layer.places), layers[0]).refuse(missing)
 
 
 def _missing_algo(values: Mapping[str, Any]) -> FieldError:
     slip = next((key for key in values if did_you_mean(key, ["algo"])), None)
     if slip is not None:
         return FieldError(f"unknown key {slip!r}; did you mean algo?", (slip,))
-    return FieldError(f"algo is missing; there are: {', '.join(ALGORITHMS)}")
+    return FieldError(f"algo is missing; there are: {', '.join(algorithms())}")
 
 
 def _find(source: str, folder: Path) -> Path:
@@ -155,34 +177,47 @@ def _read_layers(path: Path, children: tuple[Path, ...]) -> list[Layer]:
     values, lines = parse_yaml(read_text(path), str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path}:1: a config is a mapping of keys to values")
-    layer = Layer(values, {entry: f"{path}:{line}" for entry, line in lines.items()})
-    _find_environment_file(layer, path.parent)
+    places = {entry: f"{path}:{line}" for entry, line in lines.items()}
+    # What came with a run is not the user's own, whoever names it.
+    layer = Layer(values, places, path.parent, of_run=(path.parent / "manifest.json").exists())
     parents = _extended(values, layer, path.parent, (*children, path.resolve()))
     return [*parents, layer]
 
 
-def _find_environment_file(layer: Layer, folder: Path) -> None:
-    """`my_env.py:MyEnv` names a file beside the config, or in the working directory where no file says it.
+def _record_parts(layer: Layer, config_class: type[Config]) -> None:
+    """Give what a layer names the form that a run keeps: `my_net.py:Net` is a file beside the config.
 
-    From then on its full path stands there.
+    Where no file says it, it is one of the working directory. From then on its full path stands there.
     """
-    match = _relative_file(layer.values)
-    if match is None:
-        return
-    if (folder / "manifest.json").exists():  # what came with a run is not the user's own, whoever names it
-        raise layer.refuse(_refused_file(match[0]))
-    layer.values["env_id"] = f"{(folder / match[1]).resolve()}:{match[2]}"
+    _record_name(layer, "env_id")
+    for key, brought in brought_by(config_class).items():
+        if key in layer.values:
+            try:
+                named = brought.names(brought.recorded(layer.values[key], None))
+                _refuse_relative(layer, key, named)
+                layer.values[key] = brought.recorded(layer.values[key], layer.folder)
+            except ValueError as error:
+                raise layer.refuse(FieldError(f"{key} {error}", (key,))) from None
 
 
-def _relative_file(values: Mapping[str, Any]) -> re.Match[str] | None:
-    """The path and the class in an `env_id` that names a file, unless by its full path."""
-    env_id = values.get("env_id")
-    match = ENVIRONMENT_FILE.fullmatch(env_id) if isinstance(env_id, str) else None
-    return None if match is None or Path(match[1]).is_absolute() else match
+def _record_name(layer: Layer, key: str) -> None:
+    name = layer.values.get(key)
+    if name is not None and not isinstance(name, str) and callable(name):
+        try:
+            name = layer.values[key] = parts.name_of(name)
+        except ValueError as error:
+            raise layer.refuse(FieldError(f"{key} {error}", (key,))) from None
+    if isinstance(name, str):
+        _refuse_relative(layer, key, [name])
+        layer.values[key] = parts.located(name, layer.folder)
 
 
-def _refused_file(env_id: str) -> FieldError:
-    return FieldError(f"env_id {env_id!r}: a run names such a file by its full path", ("env_id",))
+def _refuse_relative(layer: Layer, key: str, names: Sequence[str]) -> None:
+    for name in filter(parts.is_relative, names):
+        if layer.of_run:
+            raise layer.refuse(
+                FieldError(f"{key} {name!r}: a run names such a file by its full path", (key,))
+            )
 
 
 def _extended(values: dict[str, Any], layer: Layer, folder: Path, children: tuple[Path, ...]) -> list[Layer]:
@@ -253,16 +288,19 @@ def _written(config: Config) -> dict[str, Any]:
 
 
 def load_run_config(
-    source: Path | Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any] = ()
+    source: Path | Mapping[str, Any],
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    trust: bool = False,
 ) -> Config:
-    """The config of a run, as its files hold it; a field that is younger than the run is as the run did without it."""
+    """The config of a run, as its files hold it; a field that is younger than the run is as the run did without it.
+
+    The class of its algorithm is imported by name only with `trust`, or where it was trusted in this process before.
+    """
     written = parse_yaml(read_text(source), str(source)).data if isinstance(source, Path) else source
     given = set(_read_overrides(overrides).values)
-    # Of a file this is looked at where it is read.
-    if isinstance(source, Mapping) and "env_id" not in given and (match := _relative_file(source)):
-        raise _refused_file(match[0])
     missing = {name: YOUNGER[name] for name in YOUNGER if name not in given and name not in (written or ())}
-    return load_config(source, overrides, **missing)
+    return _load(source, overrides, missing, of_run=True, trust=trust)
 
 
 def as_begun(config: Config, written: Mapping[str, Any]) -> Config:

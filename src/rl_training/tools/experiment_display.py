@@ -47,7 +47,7 @@ def headline(experiment: Experiment) -> str:
     config, runs = experiment.config, experiment.runs
     done = sum(run.status == "done" for run in runs)
     begun = sum(run.status != "done" and run.steps > 0 for run in runs)
-    text = f"{config.algo} on {config.env_id}, {len(runs)} seeds in {experiment.path}"
+    text = f"{config.algo_name} on {config.env_id}, {len(runs)} seeds in {experiment.path}"
     if done or begun:
         text += f": {done} done before, {begun} go on"
     return printable_line(text)

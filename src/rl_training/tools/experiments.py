@@ -148,7 +148,7 @@ def open_experiment(config: Config, run_dir: Path | None) -> Path:
 
 
 def _default_places(config: Config) -> Iterator[Path]:
-    name = directory_name(f"{config.algo}-{config.env_name}-seeds")
+    name = directory_name(f"{config.algo_name}-{config.env_name}-seeds")
     yield Path("runs") / name
     number = 2
     while True:

@@ -50,7 +50,12 @@ class Exported(NamedTuple):
 
 
 def export_policy(
-    path: str | Path, to: str | Path, *, checkpoint: Which = "last", without_search: bool = False
+    path: str | Path,
+    to: str | Path,
+    *,
+    checkpoint: Which = "last",
+    without_search: bool = False,
+    trust: bool = False,
 ) -> Exported:
     """Write the policy of a run directory or of one checkpoint to a new file, .onnx or .pt2, and compare the two.
 
@@ -58,15 +63,15 @@ def export_policy(
     """
     target = Path(DEFAULTS.get(str(to), to))
     refuse_target(target)
-    config, agent, saved = load_agent(path, checkpoint, device="cpu")
+    config, agent, saved = load_agent(path, checkpoint, device="cpu", trust=trust)
     if not hasattr(agent, "greedy"):
         raise UserError(
-            f"policies of {config.algo} cannot be exported; `rl_training.load_policy` acts with them"
+            f"policies of {config.algo_name} cannot be exported; `rl_training.load_policy` acts with them"
         )
     left_out = type(agent).greedy_leaves_out
     if left_out and not without_search:
         raise UserError(
-            f"the policy of {config.algo} acts by {left_out}, which is no graph: --without-search exports what "
+            f"the policy of {config.algo_name} acts by {left_out}, which is no graph: --without-search exports what "
             "its network alone would choose, and `rl_training.load_policy` acts with all of it"
         )
     observation_space, action_space = (
@@ -87,7 +92,7 @@ def export_policy(
             aside.unlink(missing_ok=True)
     return Exported(
         target,
-        f"{config.algo} on {config.env_id}",
+        f"{config.algo_name} on {config.env_id}",
         left_out,
         graph.described(graph.examples()),
         graph.described(difference.outputs),

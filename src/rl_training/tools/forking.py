@@ -76,7 +76,7 @@ def fork_until_stopped(
     display = display or QuietDisplay()
     parent, path, tree = _find(Path(source), display)
     manifest = parent.read_manifest()
-    old = load_run_config(parent.config_path)
+    old = load_run_config(parent.config_path, trust=trust)
     with taking_over(path):
         refuse_changed_config(old, saved_config(tree["policy"]), parent, path.name)
         step = int(tree["progress"]["steps"])
@@ -100,7 +100,9 @@ def fork_until_stopped(
     }
     if "torch_threads" in changes:
         threads = threads_of(config, engine.trainer)
-    run = RunDirectory.create(run_dir, default_name=f"{config.algo}-{config.env_name}-s{config.seed}-fork")
+    run = RunDirectory.create(
+        run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}-fork"
+    )
     with run.lock():
         more = {"lineage": [lineage, *_listed(manifest, "lineage")]}
         if accepted := [*_listed(manifest, ACCEPTED_DAMAGE), *([damage] if damage else ())]:

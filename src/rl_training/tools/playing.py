@@ -61,8 +61,8 @@ def play_run(
     """
     if video is not None:
         refuse_video(Path(video))
-    config, agent, saved = of_task(*load_agent(path, checkpoint), task)
-    refuse_untrusted(config, trust or trust_env, training=False)
+    config, agent, saved = of_task(*load_agent(path, checkpoint, trust=trust or trust_env), task)
+    refuse_untrusted(config, trust or trust_env, doing="playing")
     seed = fold(config.seed if seed is None else seed, "evaluate")
     mode, rate = _how_to_draw(config, writes=video is not None)
     if mode is not None:

@@ -69,7 +69,9 @@ def begin_study(
     require_extra("tune", "tune")
     config = with_picture_defaults(config, sees_pictures)
     read_space(space, config)
-    run = RunDirectory.create(run_dir, default_name=f"tune-{config.algo}-{config.env_name}-s{config.seed}")
+    run = RunDirectory.create(
+        run_dir, default_name=f"tune-{config.algo_name}-{config.env_name}-s{config.seed}"
+    )
     try:
         files.replace_file(run.path / "base.yaml", dump_config(config).encode())
         files.replace_file(run.path / "space.yaml", read_text(Path(space)).encode())
@@ -122,8 +124,8 @@ def run_study(
         if trials is not None and trials != settings.trials:
             settings = settings._replace(trials=trials)
             _write_settings(folder, settings)
-        base = load_run_config(folder / "base.yaml")
         trust = trust or trust_env
+        base = load_run_config(folder / "base.yaml", trust=trust)
         refuse_untrusted(base, trust)
         study = Study(folder, base, read_space(folder / "space.yaml", base), settings, display, trust)
         display.message(f"search in {folder}")
@@ -303,7 +305,7 @@ def _short(value: Any) -> Any:
 def _about(best: Mapping[str, Any], trials: int, base: Config) -> str:
     """The comment that opens best.yaml."""
     values = "".join(f"#   {name}: {to_yaml(_short(value))}\n" for name, value in best["values"].items())
-    head = f"# {base.algo} on {base.env_id}, the best of {trials} trials: trial {best['number']}"
+    head = f"# {base.algo_name} on {base.env_id}, the best of {trials} trials: trial {best['number']}"
     return f"{head}, return {number(best['return'])} at its end.\n# Found:\n{values}"
 
 
