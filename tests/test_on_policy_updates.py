@@ -327,7 +327,7 @@ def test_recurrent_ppo(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ACTORS: dict[str, Any] = dict(num_actors=2, fleet="inline", normalize_observations=True)
-ACTOR_KNOBS = dict(ROLLOUT_KNOBS, rho_bar=0.9, c_bar=0.7)
+ACTOR_KNOBS = dict(ROLLOUT_KNOBS, rho_bar=0.9, policy_rho_bar=1.1, c_bar=0.7)
 
 
 def staged_fragments(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -365,7 +365,7 @@ def seen_by(network: Any, normalizer: Any, batch: dict[str, Any]) -> tuple[Any, 
 def targets_of(batch: dict[str, Any], actions: Any, value: Any, following: Any) -> tuple[Any, Any]:
     log_prob = actions.log_prob(rows_of(batch["action"])).detach()
     ratio = (log_prob.double().view(batch["reward"].shape) - batch["log_prob"].double()).exp().numpy()
-    now = dict(gamma=0.8, gae_lambda=0.6, rho_bar=0.9, c_bar=0.7)
+    now = dict(gamma=0.8, gae_lambda=0.6, rho_bar=0.9, policy_rho_bar=1.1, c_bar=0.7)
     columns = (batch["reward"].numpy(), value.detach().view(batch["reward"].shape).numpy(), following.numpy())
     target, advantage = vtrace_sums(ratio, *columns, batch, now)
     return torch.from_numpy(target).float().flatten(), torch.from_numpy(advantage).float().flatten()

@@ -41,7 +41,9 @@ def brute_force(log_ratio, reward, value, next_value, terminated, truncated, gam
     for lane in range(B):
         for s in range(T):
             follows = s + 1 < T and not (terminated[s, lane] or truncated[s, lane])
-            ahead = float(target[s + 1, lane] if follows else next_value[s, lane])
+            ahead = float(next_value[s, lane])
+            if follows:
+                ahead += decay * float(target[s + 1, lane] - value[s + 1, lane])
             ahead = 0.0 if terminated[s, lane] else gamma * ahead
             advantage[s, lane] = float(rho[s, lane]) * (
                 float(reward[s, lane]) + ahead - float(value[s, lane])
@@ -89,12 +91,24 @@ def test_on_policy_it_is_the_n_step_return():
     torch.testing.assert_close(found["advantage"], expected - value, atol=1e-5, rtol=1e-5)
 
 
-def test_on_policy_with_a_decay_the_targets_are_those_of_gae():
+def test_on_policy_with_a_decay_it_is_gae():
     _, *rest = random_batch(5)
-    found = vtrace(torch.zeros(T, B), *rest, gamma=0.95, rho_bar=1.0, c_bar=1.0, trace_decay=0.8)
-    torch.testing.assert_close(
-        found["return"], gae(*rest, gamma=0.95, gae_lambda=0.8)["return"], atol=1e-5, rtol=1e-5
-    )
+    estimate = vtrace(torch.zeros(T, B), *rest, gamma=0.95, rho_bar=1.0, c_bar=1.0, trace_decay=0.8)
+    expected = gae(*rest, gamma=0.95, gae_lambda=0.8)
+    for name in ("return", "advantage"):
+        torch.testing.assert_close(estimate[name], expected[name], atol=1e-5, rtol=1e-5)
+
+
+def test_the_policy_gradient_has_a_bound_of_its_own():
+    """The targets keep rho_bar; an advantage is its bracket times min(policy_rho_bar, π / μ)."""
+    batch = random_batch(6)
+    settings = {"gamma": 0.9, "rho_bar": 1.0, "c_bar": 1.0}
+    usual, wider = vtrace(*batch, **settings), vtrace(*batch, **settings, policy_rho_bar=3.0)
+    assert torch.equal(usual["return"], wider["return"])
+    ratio = batch[0].exp()
+    assert (ratio > 3.0).any()
+    weights = ratio.clamp(max=3.0) / ratio.clamp(max=1.0)
+    torch.testing.assert_close(wider["advantage"], usual["advantage"] * weights, atol=1e-5, rtol=1e-5)
 
 
 def test_numbers_made_by_hand():

@@ -223,9 +223,11 @@ def vtrace_sums(
                 factor *= now["gamma"] * now["gae_lambda"] * min(now["c_bar"], ratio[t, lane])
             target[s, lane] = total
             last = s == steps - 1 or terminated[s, lane] or truncated[s, lane]
-            ahead = next_value[s, lane] if last else target[s + 1, lane]
+            ahead = next_value[s, lane]
+            if not last:
+                ahead += now["gae_lambda"] * (target[s + 1, lane] - value[s + 1, lane])
             ahead = 0.0 if terminated[s, lane] else now["gamma"] * ahead
-            advantage[s, lane] = min(now["rho_bar"], ratio[s, lane]) * (
+            advantage[s, lane] = min(now["policy_rho_bar"], ratio[s, lane]) * (
                 reward[s, lane] + ahead - value[s, lane]
             )
     return target, advantage

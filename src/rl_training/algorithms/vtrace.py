@@ -21,15 +21,18 @@ def vtrace(
     rho_bar: float,
     c_bar: float,
     trace_decay: float = 1.0,
+    policy_rho_bar: float | None = None,
 ) -> dict[str, Tensor]:
     """Equation 1 in its recursive form (remark 1), and the advantages of section 4.2.
 
         ρₜ = min(ρ̄, π(aₜ|sₜ) / μ(aₜ|sₜ)),    cₜ = λ min(c̄, π / μ)
         δₜ = ρₜ (rₜ + γ V(s'ₜ) (1 - terminatedₜ) - V(sₜ))
         vₜ = V(sₜ) + δₜ + γ cₜ (1 - doneₜ) (vₜ₊₁ - V(sₜ₊₁))
-        Aₜ = ρₜ (rₜ + γ v'ₜ (1 - terminatedₜ) - V(sₜ))
+        Aₜ = ρₜ' (rₜ + γ V(s'ₜ) (1 - terminatedₜ) - V(sₜ) + γ λ (1 - doneₜ) (vₜ₊₁ - V(sₜ₊₁)))
 
-    where v'ₜ is vₜ₊₁, or V(s'ₜ) where nothing follows: at the last row and where a time limit cut the episode.
+    vₜ₊₁ - V(sₜ₊₁) is 0 at the last row, where nothing follows. With λ = 1 the bracket is the paper's
+    rₜ + γ vₜ₊₁ - V(sₜ); with π = μ the advantages are GAE(λ). ρₜ' is ρₜ with the bound `policy_rho_bar`, the same
+    one unless given.
 
     All tensors are [T, B]. `log_ratio` is log π - log μ, the values are those of the policy that learns, and
     `next_value` is the value of the state the action led to, never that of a reset state. Returns `return` (v) and
@@ -38,7 +41,8 @@ def vtrace(
     target, advantage = (np.empty(reward.shape, np.float32) for _ in range(2))
     columns = (log_ratio, reward, value, next_value, terminated, truncated)
     arrays = [column.detach().cpu().numpy() for column in columns]
-    _vtrace(*arrays, gamma, rho_bar, c_bar, trace_decay, target, advantage)
+    policy_bound = rho_bar if policy_rho_bar is None else policy_rho_bar
+    _vtrace(*arrays, gamma, rho_bar, policy_bound, c_bar, trace_decay, target, advantage)
     return {"return": torch.from_numpy(target), "advantage": torch.from_numpy(advantage)}
 
 
@@ -52,6 +56,7 @@ def _vtrace(  # type: ignore[no-untyped-def]
     truncated,
     gamma,
     rho_bar,
+    policy_rho_bar,
     c_bar,
     trace_decay,
     target,
@@ -68,7 +73,7 @@ def _vtrace(  # type: ignore[no-untyped-def]
                 excess = 0.0
             ahead = 0.0 if terminated[t, lane] else gamma * next_value[t, lane]
             error = reward[t, lane] + ahead - value[t, lane]
-            advantage[t, lane] = rho * (error + gamma * excess)
+            advantage[t, lane] = min(policy_rho_bar, ratio) * (error + gamma * trace_decay * excess)
             excess = rho * error + gamma * trace * excess
             target[t, lane] = value[t, lane] + excess
 

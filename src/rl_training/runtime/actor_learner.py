@@ -158,6 +158,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
             rho_bar=now.rho_bar,
             c_bar=now.c_bar,
             trace_decay=now.gae_lambda,
+            policy_rho_bar=now.policy_rho_bar,
         )
         rows = {name: column.flatten().to(self.agent.device) for name, column in found.items()}
         return rows, ratio_statistics(log_ratio, now.rho_bar)

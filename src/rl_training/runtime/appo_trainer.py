@@ -26,6 +26,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
     """IMPACT (Luo et al. 2020), Algorithm 1, with each batch used for several epochs at once."""
 
     config_class = APPOConfig
+    revision = 2  # advantages with gae_lambda below 1
     transient = ("target_parameters",)
 
     def __init__(self, config: APPOConfig) -> None:

@@ -21,6 +21,7 @@ class IMPALATrainer(ActorLearnerTrainer[IMPALAConfig]):
     """IMPALA (Espeholt et al. 2018), the learner's side of figure 1."""
 
     config_class = IMPALAConfig
+    revision = 2  # advantages with gae_lambda below 1
 
     def __init__(self, config: IMPALAConfig) -> None:
         super().__init__(config)

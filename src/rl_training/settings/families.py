@@ -104,6 +104,9 @@ class ActorLearnerConfig(Config):
     vectorization: Literal["sync"] = field("sync", "An actor's environments; actors are processes already.")
     gae_lambda: float = like(OnPolicyConfig, 1.0, "Decay per step of V-trace's traces; 1 is the paper's.")
     rho_bar: float = knob(1.0, "Most that an action's weight may be; sets what values converge to.")
+    policy_rho_bar: float | None = knob(
+        None, "Clip of the importance weights in the policy gradient; none: rho_bar."
+    )
     c_bar: float = knob(1.0, "Most that a step's trace may be; sets how fast they do.")
     shared_trunk: bool = field(False, "Whether actor and critic share their encoder, and their memory.")
     cell: Literal["lstm", "gru"] | None = field(None, "The kind of memory; none: no memory.")
