@@ -18,7 +18,7 @@ PACKAGE = Path(rl_training.__file__).parent
 LAYERS = [
     {"settings"},
     {"algorithms"},
-    {"networks", "kernels", "search"},
+    {"networks", "kernels", "search", "dynamics"},
     {"data", "envs", "state"},
     {"policies"},
     {"runtime", "fleet", "monitoring"},

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from rl_training.data.batch import Batch
-from rl_training.envs.environments import Environments, Step
+from rl_training.envs.compiled import AnyEnvironments
+from rl_training.envs.environments import Step
 from rl_training.errors import NonFiniteError
 from rl_training.state.stateful import Stateful
 from rl_training.trees import put_rows, tree_leaves, tree_map
@@ -63,7 +64,7 @@ class Collector(Stateful):
 
     transient = ("columns",)
 
-    def __init__(self, environments: Environments, policy: Policy) -> None:
+    def __init__(self, environments: AnyEnvironments, policy: Policy) -> None:
         self.environments = environments
         self.carry = policy.initial(environments.count)
         self.columns: Batch = {}  # allocated once: a rollout is valid until the next one

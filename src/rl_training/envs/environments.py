@@ -182,11 +182,7 @@ class Environments(Stateful):
     def check_state(self) -> None:
         require((self.episode >= 0).all() and (self.lengths >= 0).all(), "Environments: a negative count")
         require(((self.seeds >= 0) & (self.seeds < 2**31)).all(), "Environments.seeds: no seeds")
-        finished = (
-            type(episode) is tuple and len(episode) == 3 and is_whole(episode[0], high=self.count)
-            for episode in self.finished
-        )
-        require(all(finished), "Environments.finished: no episodes")
+        check_finished(self.finished, self.count)
 
     def _check_actions(self, actions: Any) -> None:
         require(
@@ -255,6 +251,12 @@ class Environments(Stateful):
             f"it is not deterministic (see `{look}`), "
             "so this run cannot be resumed exactly"
         )
+
+
+def check_finished(finished: list[Any], count: int) -> None:
+    """Refuse what are no ended episodes (lane, return, length) of so many lanes."""
+    fits = (type(one) is tuple and len(one) == 3 and is_whole(one[0], high=count) for one in finished)
+    require(all(fits), "Environments.finished: no episodes")
 
 
 def digest(scores: np.ndarray) -> str:

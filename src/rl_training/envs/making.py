@@ -13,12 +13,15 @@ from typing import Any
 
 import gymnasium as gym
 
+from rl_training.dynamics.interface import Dynamics
+from rl_training.dynamics.registry import KNOWN
 from rl_training.envs.action_masks import MaskInObservation, check_mask_space, gives_masks_in_info
 from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
+from rl_training.envs.compiled import AnyEnvironments, CompiledEnvironments, CompiledSpaces
 from rl_training.envs.environments import Environments
 from rl_training.envs.from_file import spec_of_file
 from rl_training.envs.interface import Broken, check_has_spaces
-from rl_training.envs.lanes import Lanes, LocalLanes
+from rl_training.envs.lanes import Lanes, LocalLanes, without_wrappers
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.trial import first_step, is_known, look_closer
 from rl_training.envs.worker_lanes import WorkerLanes
@@ -32,12 +35,17 @@ LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation
 @about("env_id")
 def make_environments(
     config: Config, count: int, seed: int, stream: str, through: Callable[[Lanes], Lanes] | None = None
-) -> Environments:
+) -> AnyEnvironments:
     """`count` of a config's environments, their episodes seeded by `seed` and `stream` ("train" or another).
 
-    `through` may put something around them that looks on.
+    `through` may put something around them that looks on. Compiled environments are for training: scores are always
+    those of the environments that they stand for.
     """
     training = stream == "train"
+    if config.vectorization == "compiled":
+        if training:
+            return make_compiled(config, count, seed, stream)
+        config = config.model_copy(update={"vectorization": "sync"})
     if is_atari(config.env_id):
         if config.vectorization != "sync":
             raise ConfigError(
@@ -67,6 +75,43 @@ def make_environments(
         if config.obeys_action_masks:
             check_mask_space(config.env_id, lanes.observation_space, lanes.action_space)
     return Environments(lanes if through is None else through(lanes), seed, stream, config.env_id)
+
+
+def make_compiled(config: Config, count: int, seed: int, stream: str) -> CompiledEnvironments:
+    """`count` compiled environments; refuses, in one line, a config that asks for what they are not."""
+    with closing(make_env(config.env_id, config.env_kwargs, config.max_episode_steps)) as env:
+        found = compiled_dynamics(env, config.env_kwargs)
+        if isinstance(found, str):
+            raise ConfigError(f"vectorization: compiled cannot be used: {found}", ("vectorization",))
+        check_spaces(config.env_id, env)
+        masked = config.obeys_action_masks and found.masked
+        seen = MaskInObservation(env).observation_space if masked else env.observation_space
+        limit = without_wrappers(env)[1]
+        lanes = CompiledSpaces(seen, env.action_space, limit is not None)
+        if config.obeys_action_masks:
+            check_mask_space(config.env_id, seen, env.action_space)
+    how: dict[str, Any] = dict(count=count, limit=limit, seed=seed, stream=stream, env_id=config.env_id)
+    return CompiledEnvironments(found, lanes, **how)
+
+
+def compiled_dynamics(env: gym.Env[Any, Any], env_kwargs: Mapping[str, Any]) -> Dynamics | str:
+    """The dynamics that are equal to those of an environment as it was made, or why there are none."""
+    spec = env.spec
+    if env_kwargs:
+        return (
+            f"env_kwargs ask for another {spec.id if spec else 'environment'} than the one that is compiled"
+        )
+    if spec is None or spec.additional_wrappers or without_wrappers(env)[0] is not env.unwrapped:
+        return "a wrapper stands around the environment"
+    own = getattr(type(env.unwrapped), "dynamics", None)
+    if isinstance(own, Dynamics):
+        return own
+    known = KNOWN.get(spec.id)
+    if known is None:
+        return f"{spec.id} is not compiled (docs/compiled_environments.md lists what is)"
+    if (spec.entry_point, spec.kwargs) != (known.entry_point, dict(known.kwargs)):
+        return f"{spec.id} is registered as {spec.entry_point} {spec.kwargs or ''}".rstrip()
+    return known.load()
 
 
 def environment_protocol(config: Config) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rl_training.data.collector import check_finite
 from rl_training.data.replay import Replay
 from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.envs.atari import is_atari
-from rl_training.envs.environments import Environments
+from rl_training.envs.compiled import AnyEnvironments
 from rl_training.envs.making import make_environments
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
@@ -110,7 +110,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         self.environments.close()
 
 
-def require_taken(replay: Any, environments: Environments) -> None:
+def require_taken(replay: Any, environments: AnyEnvironments) -> None:
     """Refuse a replay with actions that the environments do not know: networks look them up by their index."""
     taken = replay.taken()
     require(taken is None or environments.codec.holds(taken), "replay: actions outside the action space")

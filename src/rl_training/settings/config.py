@@ -72,7 +72,9 @@ class Config(BaseModel, metaclass=ConfigMeta):
     num_envs: int = field(1, "Environments stepped side by side.", ge=1, le=65_536)
     max_episode_steps: int | None = field(None, "Steps after which an episode is cut; none: the env's.", ge=1)
     env_kwargs: dict[str, Any] = field({}, "Arguments for making the environment.")
-    vectorization: Literal["sync", "async"] = field("sync", "Environments in this process, or in their own.")
+    vectorization: Literal["sync", "async", "compiled"] = field(
+        "sync", "Environments in this process, in processes of their own, or compiled."
+    )
     env_timeout: float | None = field(
         300.0, "Seconds without an answer after which an async environment counts as hung; none: never.", gt=0
     )

@@ -1,0 +1,45 @@
+"""Which ids have compiled environments, and of which registered environment each is the equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from rl_training.dynamics.interface import Dynamics
+
+
+class Known(NamedTuple):
+    """What an id must be registered as, and where its dynamics are."""
+
+    entry_point: str
+    where: str  # module of this room and name in it
+    kwargs: Mapping[str, Any] = {}
+
+    def load(self) -> Dynamics:
+        module, name = self.where.split(":")
+        dynamics: Dynamics = getattr(import_module(f"rl_training.dynamics.{module}"), name)
+        return dynamics
+
+
+CLASSIC, TOY = "gymnasium.envs.classic_control", "gymnasium.envs.toy_text"
+KNOWN: dict[str, Known] = {
+    "CartPole-v0": Known(f"{CLASSIC}.cartpole:CartPoleEnv", "cartpole:CARTPOLE"),
+    "CartPole-v1": Known(f"{CLASSIC}.cartpole:CartPoleEnv", "cartpole:CARTPOLE"),
+    "MountainCar-v0": Known(f"{CLASSIC}.mountain_car:MountainCarEnv", "mountain_car:MOUNTAIN_CAR"),
+    "MountainCarContinuous-v0": Known(
+        f"{CLASSIC}.continuous_mountain_car:Continuous_MountainCarEnv", "mountain_car:CONTINUOUS_MOUNTAIN_CAR"
+    ),
+    "Pendulum-v1": Known(f"{CLASSIC}.pendulum:PendulumEnv", "pendulum:PENDULUM"),
+    "Acrobot-v1": Known(f"{CLASSIC}.acrobot:AcrobotEnv", "acrobot:ACROBOT"),
+    "FrozenLake-v1": Known(f"{TOY}.frozen_lake:FrozenLakeEnv", "toy_text:FROZEN_LAKE", {"map_name": "4x4"}),
+    "FrozenLake8x8-v1": Known(
+        f"{TOY}.frozen_lake:FrozenLakeEnv", "toy_text:LARGE_FROZEN_LAKE", {"map_name": "8x8"}
+    ),
+    "CliffWalking-v1": Known(f"{TOY}.cliffwalking:CliffWalkingEnv", "toy_text:CLIFF_WALKING"),
+    "CliffWalkingSlippery-v1": Known(
+        f"{TOY}.cliffwalking:CliffWalkingEnv", "toy_text:SLIPPERY_CLIFF_WALKING", {"is_slippery": True}
+    ),
+    "Taxi-v4": Known(f"{TOY}.taxi:TaxiEnv", "toy_text:TAXI"),
+    "rl_training/TicTacToe-v0": Known("rl_training.envs.tictactoe:TicTacToe", "tictactoe:TICTACTOE"),
+}

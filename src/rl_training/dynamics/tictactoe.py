@@ -1,0 +1,43 @@
+"""Tic-tac-toe of two sides, as `rl_training/TicTacToe-v0` plays it; a state is nine squares and who is to move."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rl_training.compiling import njit
+from rl_training.dynamics.interface import Dynamics
+
+LINES = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]])
+TURN = 9  # where the state says who is to move: 1 or 2, as their stones are
+
+
+@njit(error_model="numpy")
+def reset(state, chance):  # type: ignore[no-untyped-def]
+    state[:] = 0.0
+    state[TURN] = 1.0
+
+
+@njit(error_model="numpy")
+def step(state, action, chance):  # type: ignore[no-untyped-def]
+    square, mover = np.int64(action[0]), state[TURN]
+    if state[square] != 0:
+        raise ValueError("the square is taken")
+    state[square], state[TURN] = mover, 3.0 - mover
+    won = False
+    for i in range(8):
+        a, b, c = LINES[i]
+        won = won or (state[a] == mover and state[b] == mover and state[c] == mover)
+    return (1.0 if won else 0.0), won or bool((state[:TURN] != 0).all())
+
+
+@njit(error_model="numpy")
+def observe(state, obs):  # type: ignore[no-untyped-def]
+    """The mover's stones, the other side's, and the squares that are free."""
+    for i in range(9):
+        obs[i] = np.float32(state[i] == state[TURN])
+        obs[9 + i] = np.float32(state[i] == 3.0 - state[TURN])
+        if obs.shape[0] > 18:
+            obs[18 + i] = np.float32(state[i] == 0)
+
+
+TICTACTOE = Dynamics(reset, step, observe, (*(0,) * 9, 1), (*(2,) * 9, 2), masked=True)

@@ -1,0 +1,130 @@
+"""Environments in compiled code: a few numbers a lane, saved as they stand, so that nothing is played again."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.algorithms.masking import MASK
+from rl_training.dynamics.interface import Dynamics
+from rl_training.dynamics.lanes import NEVER, advance, begin_all, lane_state, led, observe_all
+from rl_training.envs.action_masks import OBSERVATION
+from rl_training.envs.environments import Environments, Step, check_finished
+from rl_training.envs.lanes import Observation
+from rl_training.envs.spaces import ActionCodec
+from rl_training.errors import EnvironmentFault, one_line
+from rl_training.state.leaves import require
+from rl_training.state.seeding import fold
+from rl_training.state.stateful import Stateful
+
+
+class CompiledSpaces(NamedTuple):
+    """What a compiled environment is, seen from outside: as `Lanes` say it of theirs."""
+
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    has_time_limit: bool
+
+
+class CompiledEnvironments(Stateful):
+    """B compiled environments, with the face of `Environments`: `obs`, `step`, `finished`.
+
+    Chance of an episode is a function of (seed, stream, lane, episode, draws so far).
+    """
+
+    transient = ("lanes", "codec", "env_id", "dynamics", "state", "numbers", "obs")
+
+    def __init__(
+        self,
+        dynamics: Dynamics,
+        lanes: CompiledSpaces,
+        *,
+        count: int,
+        limit: int | None,
+        seed: int,
+        stream: str,
+        env_id: str,
+    ) -> None:
+        self.dynamics, self.lanes, self.env_id = dynamics, lanes, env_id
+        self.codec = ActionCodec(lanes.action_space)
+        self.numbers = flat_size(lanes.observation_space)
+        self.state = lane_state(dynamics, count, fold(seed, stream), limit)
+        self.finished: list[tuple[int, float, int]] = []  # (lane, return, length) not yet taken
+        # The arrays of the lanes are this object's state, and compiled code writes to them.
+        self.states, self.chance, self.episode = self.state.states, self.state.chance, self.state.episode
+        self.returns, self.lengths = self.state.returns, self.state.lengths
+        rows = self._rows()
+        begin_all(self.state, rows)
+        self.obs: Observation = self.shown(rows)
+
+    @property
+    def count(self) -> int:
+        return len(self.episode)
+
+    def step(self, actions: np.ndarray) -> Step:
+        """Take one model-space action [B, ...] in every lane; ended episodes are followed by new ones in `obs`."""
+        taken = np.ascontiguousarray(self.codec.to_env(actions).reshape(self.count, -1), np.float64)
+        found = led(self.count, self.numbers)
+        try:
+            ended = advance(self.state, taken, found, 0)
+        except Exception as error:
+            fault = EnvironmentFault(f"raised {one_line(error)}")
+            fault.env_id = self.env_id
+            raise fault from error
+        self.take_in(found.finished[:ended])
+        self.obs = self.shown(found.obs)
+        lanes = found.finished[:ended, 0].astype(np.int64).tolist()
+        return Step(self.shown(found.next_obs), found.reward, found.terminated, found.truncated, lanes)
+
+    def take_in(self, finished: np.ndarray) -> None:
+        """Episodes that ended, rows (lane, return, length)."""
+        self.finished += [(int(lane), returned, int(length)) for lane, returned, length in finished.tolist()]
+
+    def take_finished(self) -> list[tuple[int, float, int]]:
+        """The episodes that ended since this was last asked, as (lane, return, length)."""
+        finished, self.finished = self.finished, []
+        return finished
+
+    def close(self) -> None:
+        pass
+
+    def shown(self, rows: np.ndarray) -> Observation:
+        """Flat rows [..., O] as observations of the space."""
+        return shaped(self.lanes.observation_space, rows)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        rows = self._rows()
+        observe_all(self.state, rows)
+        self.obs = self.shown(rows)
+
+    def check_state(self) -> None:
+        within = (self.states >= self.dynamics.lowest) & (self.states <= self.dynamics.highest)
+        require(bool(within.all()), "CompiledEnvironments.states: no states of this environment")
+        counts = (self.episode >= 0).all() and (self.lengths >= 0).all() and (self.lengths < NEVER).all()
+        require(bool(counts), "CompiledEnvironments: a negative count")
+        check_finished(self.finished, self.count)
+
+    def _rows(self) -> np.ndarray:
+        return np.empty((self.count, self.numbers), np.float32)
+
+
+AnyEnvironments = Environments | CompiledEnvironments
+
+
+def flat_size(space: spaces.Space[Any]) -> int:
+    """How many numbers an observation has."""
+    if isinstance(space, spaces.Dict):
+        return sum(flat_size(part) for part in space.spaces.values())
+    return int(np.prod(space.shape or ()))
+
+
+def shaped(space: spaces.Space[Any], rows: np.ndarray) -> Observation:
+    """Flat rows [..., O] as observations [..., *shape] of a space, in its own type; a mask stands behind the rest."""
+    if isinstance(space, spaces.Dict):
+        choices = flat_size(space[MASK])
+        parts = {OBSERVATION: rows[..., :-choices], MASK: rows[..., -choices:]}
+        return {name: shaped(space[name], part) for name, part in parts.items()}
+    return rows.reshape(*rows.shape[:-1], *(space.shape or ())).astype(space.dtype, copy=False)

@@ -1,0 +1,160 @@
+"""Compiled environments do what Gymnasium's do: from the same state, the same action, the same chance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import rl_training.envs  # noqa: F401  # registers this package's own
+from rl_training.dynamics.chance import bits, episode_key, uniform
+from rl_training.dynamics.interface import Dynamics
+from rl_training.dynamics.registry import KNOWN
+from rl_training.envs.lanes import without_wrappers
+
+
+class SameChance:
+    """Stands in for an environment's generator, and draws what compiled code is about to draw."""
+
+    def __init__(self, chance: np.ndarray) -> None:
+        self.chance = chance
+
+    def random(self) -> float:
+        return float(uniform(self.chance.copy()))
+
+
+def classic(env: Any) -> list[float]:
+    return [float(number) for number in env.state]
+
+
+def fresh_car(env: Any) -> list[float]:
+    return [*classic(env), float(env.state.dtype == np.float64)]
+
+
+def index(env: Any) -> list[float]:
+    return [float(env.s)]
+
+
+def board(env: Any) -> list[float]:
+    mine, other = env.stones
+    return [*(mine + 2 * other).tolist(), 1.0 + env.to_play]
+
+
+HOW_IT_STANDS = {"MountainCarContinuous-v0": fresh_car, "rl_training/TicTacToe-v0": board}
+GYMNASIUMS = [name for name in KNOWN if not name.startswith("MinAtar/")]
+
+
+def state_of(env_id: str, env: Any) -> np.ndarray:
+    look = HOW_IT_STANDS.get(env_id) or (index if hasattr(env, "s") else classic)
+    return np.array(look(env))
+
+
+def an_action(env: Any, info: dict[str, Any], rng: np.random.Generator) -> Any:
+    space = env.action_space
+    if isinstance(space, spaces.Box):
+        return rng.uniform(space.low, space.high).astype(np.float32)
+    allowed = np.flatnonzero(info["action_mask"]) if "action_mask" in info else np.arange(space.n)
+    return np.int64(rng.choice(allowed))
+
+
+def seen(env: Any, dynamics: Dynamics, state: np.ndarray, masked: bool) -> np.ndarray:
+    numbers = int(np.prod(env.observation_space.shape)) + (env.action_space.n if masked else 0)
+    row = np.full(numbers, np.nan, np.float32)
+    dynamics.observe(state, row)
+    return row
+
+
+@pytest.mark.parametrize("env_id", GYMNASIUMS)
+def test_every_step_is_gymnasiums_bit_for_bit(env_id: str) -> None:
+    env: Any = without_wrappers(gym.make(env_id))[0]
+    dynamics, rng = KNOWN[env_id].load(), np.random.default_rng(5)
+    chance = np.array([77, 0], np.uint64)
+    episodes = steps = ends = 0
+    while steps < 3000:
+        _, info = env.reset(seed=episodes)
+        episodes += 1
+        state = state_of(env_id, env)
+        env.np_random = SameChance(chance)
+        for _ in range(200):
+            action = an_action(env, info, rng)
+            steps += 1
+            drawn = env.np_random.random() if hasattr(env, "s") else None
+            assert drawn is None or 0 <= drawn < 1
+            obs, reward, terminated, _, info = env.step(action)
+            ours = dynamics.step(state, np.array(action, np.float64).reshape(-1), chance)
+            assert ours == (reward, terminated)
+            assert state.tobytes() == state_of(env_id, env).tobytes()
+            masked = dynamics.masked and "action_mask" in info
+            expected = np.array(obs, np.float32).reshape(-1)
+            if masked:
+                expected = np.concatenate([expected, info["action_mask"].astype(np.float32)])
+            assert seen(env, dynamics, state, masked).tobytes() == expected.tobytes()
+            if terminated:
+                ends += 1
+                break
+    assert ends or env_id in (
+        "Pendulum-v1",
+        "MountainCar-v0",
+        "MountainCarContinuous-v0",
+        "Acrobot-v1",
+        "Taxi-v4",
+    )
+
+
+@pytest.mark.parametrize("env_id", GYMNASIUMS)
+def test_first_states_have_gymnasiums_distribution(env_id: str) -> None:
+    env: Any = without_wrappers(gym.make(env_id))[0]
+    dynamics = KNOWN[env_id].load()
+    ours, theirs = [], []
+    for episode in range(2000):
+        state = np.full(len(dynamics.lowest), np.nan)
+        dynamics.reset(state, np.array([episode_key(np.uint64(3), 0, episode), 0], np.uint64))
+        ours.append(state)
+        env.reset(seed=episode)
+        theirs.append(state_of(env_id, env))
+    columns = list(zip(np.array(ours).T, np.array(theirs).T, strict=True))
+    for mine, other in columns:
+        # 2000 draws each: the mean of either is within 4 standard errors, and no draw lies outside.
+        error = 4 * np.sqrt((mine.var() + other.var()) / 2000) + 1e-12
+        assert abs(mine.mean() - other.mean()) < error
+        assert abs(mine.std() - other.std()) < 0.1 * other.std() + 1e-12
+        width = 0.02 * (other.max() - other.min()) + 1e-12
+        assert other.min() - width <= mine.min() and mine.max() <= other.max() + width
+    within = [
+        (low <= mine.min(), mine.max() <= high)
+        for (mine, _), low, high in zip(columns, dynamics.lowest, dynamics.highest, strict=True)
+    ]
+    assert np.all(within)
+
+
+def test_acrobots_first_observation_is_gymnasiums_to_one_unit_in_the_last_place() -> None:
+    # Gymnasium takes the sine of an episode's first angles in single precision.
+    env: Any = without_wrappers(gym.make("Acrobot-v1"))[0]
+    dynamics = KNOWN["Acrobot-v1"].load()
+    for episode in range(500):
+        obs, _ = env.reset(seed=episode)
+        row = seen(env, dynamics, state_of("Acrobot-v1", env), False)
+        assert (np.abs(row - obs) <= np.spacing(np.abs(obs))).all()
+
+
+def test_chance_is_splitmix64() -> None:
+    # The first draws of seed 1234567, as published with the reference implementation.
+    drawn = [int(bits(np.uint64(1234567), np.uint64(n))) for n in range(3)]
+    assert drawn == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_episodes_of_lanes_have_keys_of_their_own() -> None:
+    keys = {int(episode_key(np.uint64(9), lane, episode)) for lane in range(100) for episode in range(100)}
+    assert len(keys) == 10_000
+
+
+def test_uniform_draws_are_uniform_and_move_the_counter() -> None:
+    chance = np.array([5, 0], np.uint64)
+    drawn = np.array([uniform(chance) for _ in range(20_000)])
+    assert chance.tolist() == [5, 20_000]
+    counts = np.histogram(drawn, 20, (0, 1))[0]
+    assert ((counts - 1000) ** 2 / 1000).sum() < 43.8  # χ² with 19 degrees of freedom, p = 0.001
+    assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.03
