@@ -16,12 +16,10 @@ class APPOConfig(ActorLearnerConfig, OnPolicyConfig, Minibatches, Surrogate):
     """Asynchronous PPO with V-trace and a target network, for discrete and continuous actions."""
 
     algo: Literal["appo"] = "appo"
-    update_epochs = changed(4, "Passes over each batch.")
+    update_epochs = changed(4, "Number of epochs per batch.")
     learning_rate = 5e-4
-    kl_coef: float = knob(0.0, "Weight of the KL divergence from the target network's policy in the loss.")
-    tau: float = like(
-        SACConfig, 1.0, "Share of the online network in each update of the target network; 1: a copy."
-    )
+    kl_coef: float = knob(0.0, "Coefficient of the KL penalty to the target network's policy.")
+    tau: float = like(SACConfig, 1.0, "Polyak averaging coefficient τ of the target network; 1 copies it.")
     target_update_interval: int = field(1, "Iterations between updates of the target network.", ge=1)
 
     @model_validator(mode="after")

@@ -65,50 +65,60 @@ class Config(BaseModel, metaclass=ConfigMeta):
         "The environment: a registered Gymnasium id, module:EnvId, or FILE.py:Class beside the config.",
         min_length=1,
     )
-    seed: int = field(1, "Where all randomness of the run comes from.", ge=0, le=2**63 - 1)
-    total_timesteps: int = field(1_000_000, "Steps of the run, over all environments.", ge=1, le=10**15)
-    learning_rate: float = knob(3e-4, "Step size of the optimizer.", aliases=("lr",))
-    gamma: float = knob(0.99, "Discount per step.", high=1.0, aliases=("discount",))
-    num_envs: int = field(1, "Environments stepped side by side.", ge=1, le=65_536)
-    max_episode_steps: int | None = field(None, "Steps after which an episode is cut; none: the env's.", ge=1)
-    env_kwargs: dict[str, Any] = field({}, "Arguments for making the environment.")
+    seed: int = field(1, "Seed of all randomness in the run.", ge=0, le=2**63 - 1)
+    total_timesteps: int = field(
+        1_000_000, "Total environment steps, summed over all environments.", ge=1, le=10**15
+    )
+    learning_rate: float = knob(3e-4, "Learning rate of the optimizer.", aliases=("lr",))
+    gamma: float = knob(0.99, "Discount factor γ.", high=1.0, aliases=("discount",))
+    num_envs: int = field(1, "Number of parallel environments.", ge=1, le=65_536)
+    max_episode_steps: int | None = field(
+        None, "Time limit of an episode in steps; none: the environment's own.", ge=1
+    )
+    env_kwargs: dict[str, Any] = field({}, "Keyword arguments of the environment's constructor.")
     vectorization: Literal["sync", "async", "compiled"] = field(
-        "sync", "Environments in this process, in processes of their own, or compiled."
+        "sync", "Where environments run: sync in this process, async in one process each, or compiled."
     )
     env_timeout: float | None = field(
-        300.0, "Seconds without an answer after which an async environment counts as hung; none: never.", gt=0
+        300.0, "Seconds without a reply until an async environment counts as hung; none: never.", gt=0
     )
-    normalize_observations: bool = field(False, "Whether observations get running mean 0 and deviation 1.")
-    normalize_rewards: bool = field(False, "Whether rewards are divided by the return's running deviation.")
+    normalize_observations: bool = field(
+        False, "Normalise observations by their running mean and standard deviation."
+    )
+    normalize_rewards: bool = field(False, "Divide rewards by the running standard deviation of the return.")
     hidden_sizes: tuple[Units, ...] = field((64, 64), "Units in each hidden layer.")
-    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field("tanh", "What follows a hidden layer.")
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = field(
+        "tanh", "Activation of the hidden layers."
+    )
     image_encoder: Literal["nature", "impala"] = field(
         "nature",
-        "Convolutional network of images: the Nature CNN (a smaller one for small images), or IMPALA's.",
+        "Encoder of images: the Nature CNN (a smaller one for small images) or the IMPALA ResNet.",
     )
     small_pictures: bool = field(
         True,
-        "Whether grids of bits or floats, and of less than 11 pixels a side, have encoders of their own.",
+        "Encode binary or float grids, and images under 11 pixels a side, with small CNNs.",
     )
     precision: Literal["fp32", "bf16"] = field(
-        "fp32", "Arithmetic of the networks; bf16 needs hardware that has it."
+        "fp32", "Floating-point precision of the networks; bf16 needs hardware support."
     )
-    log_interval: int | None = field(None, "Steps between log lines; none: run / 200, or an iteration.", ge=1)
-    eval_interval: int | None = field(None, "Steps between evaluations; none: a tenth of the run.", ge=1)
+    log_interval: int | None = field(
+        None, "Steps between log lines; none: 1/200 of the run, at least one iteration.", ge=1
+    )
+    eval_interval: int | None = field(None, "Steps between evaluations; none: 1/10 of the run.", ge=1)
     eval_episodes: int = field(10, "Episodes per evaluation.", ge=1)
     eval_sample: bool | None = field(
-        None, "Whether evaluations sample actions; none: on Atari, for policies that sample in training."
+        None, "Sample actions in evaluations; none: only on Atari, for stochastic policies."
     )
     checkpoint_interval: int | None = field(
-        None, "Steps between saves; none: run / 10, 20000 to 50000.", ge=1
+        None, "Steps between checkpoints; none: 1/10 of the run, but 20000 to 50000.", ge=1
     )
-    tensorboard: bool = field(False, "Whether metrics are also written as TensorBoard events (an extra).")
-    wandb: bool = field(False, "Whether metrics are also sent to Weights & Biases (an extra).")
-    mlflow: bool = field(False, "Whether metrics are also written to MLflow (an extra).")
-    keep_checkpoints: int = field(2, "How many of the newest checkpoints are kept.", ge=2)
-    device: str = field("cpu", "Where networks are trained: cpu, cuda or cuda:N.", pattern=DEVICE)
+    tensorboard: bool = field(False, "Also write metrics as TensorBoard events (extra `tensorboard`).")
+    wandb: bool = field(False, "Also log metrics to Weights & Biases (extra `wandb`).")
+    mlflow: bool = field(False, "Also log metrics to MLflow (extra `mlflow`).")
+    keep_checkpoints: int = field(2, "Number of latest checkpoints to keep.", ge=2)
+    device: str = field("cpu", "Device of the networks: cpu, cuda or cuda:N.", pattern=DEVICE)
     torch_threads: int | None = field(
-        None, "Threads of torch; none: 1 for small nets, else all cores.", ge=1, le=256
+        None, "Number of torch threads; none: 1 for small networks, otherwise all cores.", ge=1, le=256
     )
 
     def __init__(self, **data: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -56,13 +56,15 @@ def _type_name(annotation: Any) -> str:
     simple = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "none"}
     names = []
     for kind in alternatives(annotation):
-        if get_origin(kind) is Literal:
+        if get_origin(kind) is Annotated:
+            names.append(_type_name(kind))
+        elif get_origin(kind) is Literal:
             names += [str(value) for value in get_args(kind)]
         elif get_origin(kind) is tuple:
             names.append(f"list of {_type_name(get_args(kind)[0])}s")
         else:
             names.append(simple.get(kind, "mapping"))
-    return " or ".join(names)
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _range(control: Control | None, info: FieldInfo) -> str:

@@ -11,7 +11,7 @@ from rl_training.settings.sac import SACConfig
 
 
 class DQNConfig(OffPolicyConfig):
-    """Deep Q-Networks, for discrete actions; double, dueling, n-step and prioritised if you like."""
+    """Deep Q-Networks, for discrete actions; optionally double, dueling, n-step and prioritised."""
 
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "prioritized")
@@ -28,21 +28,17 @@ class DQNConfig(OffPolicyConfig):
     train_frequency = 4
     replay_ratio: float = like(SACConfig, 0.25)
     epsilon: float = knob(
-        0.1, "Share of random actions in training.", high=1.0, aliases=("exploration_epsilon",)
+        0.1, "Exploration rate ε of the ε-greedy policy.", high=1.0, aliases=("exploration_epsilon",)
     )
-    target_update_interval: int = field(10_000, "Updates of the network between two of its target.", ge=1)
-    tau: float = like(
-        SACConfig, 1.0, "Share of the network in its target with each update of that; 1 copies it."
-    )
+    target_update_interval: int = field(10_000, "Updates between updates of the target network.", ge=1)
+    tau: float = like(SACConfig, 1.0, "Polyak averaging coefficient τ of the target network; 1 copies it.")
     max_grad_norm: float | None = like(OnPolicyConfig, 10.0)
-    double: bool = field(
-        False, "Whether the online network chooses the action that the target network values."
-    )
-    dueling: bool = field(False, "Whether Q is the sum of a value and of advantages.")
-    n_step: int = field(1, "Rewards summed before the target bootstraps.", ge=1, le=1000)
-    prioritized: bool = field(False, "Whether transitions with large errors are drawn more often.")
-    priority_exponent: float = knob(0.6, "How strongly errors shape what is drawn: 0 is uniform.", high=1.0)
+    double: bool = field(False, "Double DQN: the online network selects, the target network evaluates.")
+    dueling: bool = field(False, "Dueling architecture: Q as value plus advantages.")
+    n_step: int = field(1, "Number of steps n of the n-step returns.", ge=1, le=1000)
+    prioritized: bool = field(False, "Prioritised experience replay.")
+    priority_exponent: float = knob(0.6, "Exponent α of prioritised replay; 0 samples uniformly.", high=1.0)
     importance_exponent: float = knob(
-        0.4, "How strongly that is corrected in the loss: 1 is fully.", high=1.0
+        0.4, "Exponent β of the importance-sampling correction; 1 corrects fully.", high=1.0
     )
     activation = "relu"

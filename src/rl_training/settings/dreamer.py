@@ -33,60 +33,66 @@ def preset(size: str) -> dict[str, int]:
 
 
 class DreamerConfig(OffPolicyConfig):
-    """DreamerV3, for discrete and continuous actions: behaviour learned in a world model's imagination."""
+    """DreamerV3, for discrete and continuous actions: an actor-critic trained in a world model's imagination."""
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("batch_length",)
     samples_on_atari: ClassVar[bool] = True
 
     algo: Literal["dreamer"] = "dreamer"
     num_envs = 16
-    learning_rate = changed(4e-5, "Step size of the one optimizer.")
+    learning_rate = changed(4e-5, "Learning rate of the optimizer.")
     entropy_coef: float = knob(
-        3e-4, "Weight of the policy's entropy.", aliases=("ent_coef", "entropy_coefficient")
+        3e-4, "Coefficient of the entropy bonus.", aliases=("ent_coef", "entropy_coefficient")
     )
     gamma = 1 - 1 / 333
-    return_lambda: float = knob(0.95, "Decay per step of the return's mixture.", high=1.0)
-    train_ratio: float = knob(32.0, "Replayed steps per environment step, on average.")
-    imagination_horizon: int = knob(15, "Steps imagined from every state of a batch.", low=1, high=1000)
+    return_lambda: float = knob(0.95, "Decay λ of the λ-returns.", high=1.0)
+    train_ratio: float = knob(32.0, "Train ratio: average number of replayed steps per environment step.")
+    imagination_horizon: int = knob(
+        15, "Imagination horizon: steps imagined from each state of a batch.", low=1, high=1000
+    )
     reconstruction_scale: float = knob(
-        1.0, "Weight of the loss of reconstructed observations.", aliases=("reconstruction_coef",)
+        1.0, "Coefficient of the reconstruction loss.", aliases=("reconstruction_coef",)
     )
-    reward_scale: float = knob(1.0, "Weight of the loss of predicted rewards.", aliases=("reward_coef",))
-    continue_scale: float = knob(1.0, "Weight of the loss of predicted ends.", aliases=("continue_coef",))
-    dynamics_scale: float = knob(
-        1.0, "Weight of the prior's divergence from the posterior.", aliases=("dynamics_coef",)
-    )
+    reward_scale: float = knob(1.0, "Coefficient of the reward loss.", aliases=("reward_coef",))
+    continue_scale: float = knob(1.0, "Coefficient of the continuation loss.", aliases=("continue_coef",))
+    dynamics_scale: float = knob(1.0, "Coefficient β_dyn of the dynamics loss.", aliases=("dynamics_coef",))
     representation_scale: float = knob(
-        0.1, "Weight of the posterior's divergence from the prior.", aliases=("representation_coef",)
+        0.1, "Coefficient β_rep of the representation loss.", aliases=("representation_coef",)
     )
-    policy_scale: float = knob(1.0, "Weight of the policy loss.", aliases=("policy_coef",))
-    value_scale: float = knob(1.0, "Weight of the value loss in imagination.", aliases=("value_coef",))
+    policy_scale: float = knob(1.0, "Coefficient of the policy loss.", aliases=("policy_coef",))
+    value_scale: float = knob(
+        1.0, "Coefficient of the value loss on imagined trajectories.", aliases=("value_coef",)
+    )
     replay_value_scale: float = knob(
-        0.3, "Weight of the value loss on the replay.", aliases=("replay_value_coef",)
+        0.3, "Coefficient of the value loss on replayed trajectories.", aliases=("replay_value_coef",)
     )
-    free_nats: float = field(1.0, "Divergence below which nothing is learned from it, in nats.", ge=0)
-    return_rate: float = knob(0.01, "Share of each update in the returns' running percentiles.", high=1.0)
-    slow_critic_rate: float = knob(0.02, "Share of the critic in its slow copy with each update.", high=1.0)
-    buffer_size = changed(1_000_000, "Rows the replay holds, over all environments.")
-    batch_size = changed(16, "Sequences per update.")
-    batch_length: int = field(64, "Steps of a sequence.", ge=2)
+    free_nats: float = field(
+        1.0, "Free nats: the dynamics and representation losses are clipped below this KL.", ge=0
+    )
+    return_rate: float = knob(
+        0.01, "Rate of the running return percentiles (return normalisation).", high=1.0
+    )
+    slow_critic_rate: float = knob(0.02, "Polyak averaging coefficient of the slow critic.", high=1.0)
+    buffer_size = changed(1_000_000, "Capacity of the replay buffer in observations, over all environments.")
+    batch_size = changed(16, "Batch size in sequences.")
+    batch_length: int = field(64, "Sequence length in steps.", ge=2)
     learning_starts = changed(1_024, "Steps before the first update.")
-    refresh_latents: bool = field(False, "Whether updates replace the latents of the steps they replayed.")
+    refresh_latents: bool = field(False, "Write updated latents back to the replay buffer.")
     size: Literal["1M", "12M", "25M", "50M", "100M", "200M", "400M"] = field(
-        "12M", "The networks' size, in parameters."
+        "12M", "Model size in parameters."
     )
-    deter_size: Units | None = field(None, "Units of the memory; none: as the size says.")
-    rssm_hidden: Units | None = field(
-        None, "Units of the layers inside the dynamics; none: as the size says."
+    deter_size: Units | None = field(None, "Units of the deterministic state; none: set by size.")
+    rssm_hidden: Units | None = field(None, "Hidden units inside the RSSM; none: set by size.")
+    num_latents: Units | None = field(None, "Categorical variables of the stochastic state; none: 32.")
+    num_classes: int | None = field(
+        None, "Classes per categorical variable; none: set by size.", ge=2, le=255
     )
-    num_latents: Units | None = field(None, "Choices of a latent state; none: 32.")
-    num_classes: int | None = field(None, "Classes of each choice; none: as the size says.", ge=2, le=255)
-    units: Units | None = field(None, "Units of the layers of encoder, decoder and heads; none: the size's.")
-    cnn_depth: Units | None = field(None, "Unit of the convolutions' channels; none: as the size says.")
-    blocks: Units | None = field(None, "Blocks of the memory, which divide its units; none: 8.")
-    mlp_layers: int = field(3, "Layers of encoder, decoder, actor and critic.", ge=1, le=100)
-    compile: bool = field(False, "Whether the model's steps are compiled: minutes at the start.")
-    precision: Literal["fp32"] = field("fp32", "Arithmetic of the networks.")
+    units: Units | None = field(None, "Hidden units of the encoder, decoder and heads; none: set by size.")
+    cnn_depth: Units | None = field(None, "Base number of CNN channels; none: set by size.")
+    blocks: Units | None = field(None, "Blocks of the block-diagonal GRU; none: 8.")
+    mlp_layers: int = field(3, "Hidden layers of the encoder, decoder, actor and critic.", ge=1, le=100)
+    compile: bool = field(False, "Compile the model with torch.compile; takes minutes at the start.")
+    precision: Literal["fp32"] = field("fp32", "Floating-point precision of the networks.")
 
     @property
     def network(self) -> dict[str, int]:

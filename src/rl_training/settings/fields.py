@@ -2,7 +2,7 @@
 
     class PPOConfig(Rollouts):
         clip_coef: float = knob(0.2, "How far the probability ratio may leave 1.", aliases=("clip_range",))
-        num_steps: int = field(128, "Steps in each environment per rollout.", ge=1)
+        num_steps: int = field(128, "Rollout length: steps per environment and rollout.", ge=1)
         learning_rate = 2.5e-4                               # another default of an inherited field
         gamma = changed(0.997, "Discount per agent step.")   # and another sentence
         tau: float = like(SACConfig, 0.01)                   # a field as another class has it, with this default
@@ -174,7 +174,7 @@ def _add_schedules(fields: dict[str, FieldInfo], knobs: Collection[str]) -> None
     """Give every knob its `_schedule` and `_warmup_steps`."""
     for name in knobs:
         if name + SCHEDULE not in fields:
-            schedule = field(None, f"How {name} moves over the run; none: not at all.")
-            warmup = field(0, f"Steps over which {name} is ramped up from 0.", ge=0)
+            schedule = field(None, f"Schedule of {name}; none: constant.")
+            warmup = field(0, f"Linear warm-up of {name} from 0, in steps.", ge=0)
             fields[name + SCHEDULE] = FieldInfo.from_annotated_attribute(Any, schedule)
             fields[name + WARMUP] = FieldInfo.from_annotated_attribute(int, warmup)

@@ -10,16 +10,16 @@ from rl_training.settings.sac import SACConfig
 
 
 class GumbelMuZeroConfig(GumbelSearch, Planning, OffPolicyConfig):
-    """Gumbel MuZero, for discrete actions: MuZero that improves its policy with few simulations."""
+    """Gumbel MuZero, for discrete actions: MuZero with guaranteed policy improvement from few simulations."""
 
     algo: Literal["gumbel_muzero"] = "gumbel_muzero"
     learning_rate = 1e-3
     gamma = 0.997
-    buffer_size = changed(100_000, "Observations the replay holds, in all.")
-    batch_size = changed(128, "Positions per update.")
+    buffer_size = changed(100_000, "Capacity of the replay buffer in observations, over all environments.")
+    batch_size = changed(128, "Batch size in positions.")
     learning_starts = changed(1_000, "Steps before the first update.")
     replay_ratio: float = like(SACConfig, 0.25)
     activation = "relu"
     num_simulations = 16
-    temperature = changed(1.0, "Loudness of the root's Gumbel noise; 0: the best action found.")
+    temperature = changed(1.0, "Scale of the Gumbel noise at the root; 0 acts greedily.")
     root_exploration_fraction = 0.0

@@ -20,28 +20,30 @@ class PPGConfig(OnPolicyConfig, Minibatches):
 
     algo: Literal["ppg"] = "ppg"
     num_steps = 256
-    learning_rate = changed(5e-4, "Adam's step size, in both phases.")
+    learning_rate = changed(5e-4, "Learning rate of Adam, in both phases.")
     clip_coef: float = like(Surrogate)
-    ent_coef = changed(0.01, "Weight of the entropy bonus in the policy's loss.")
-    vf_coef = changed(1.0, "Weight of the critic's loss, which counts through the limit of its gradient.")
-    beta_clone: float = knob(1.0, "Weight of staying with the old policy in an auxiliary phase.")
+    ent_coef = changed(0.01, "Coefficient of the entropy bonus.")
+    vf_coef = changed(1.0, "Coefficient of the value loss; matters only through gradient clipping.")
+    beta_clone: float = knob(1.0, "Coefficient of behaviour cloning in the auxiliary phase.")
     target_kl: float | None = like(
-        Surrogate, None, "The policy's epochs end once 1.5 times this KL, in nats, is passed; none: never."
+        Surrogate,
+        None,
+        "Stop the policy epochs early once the KL exceeds 1.5 times this, in nats; none: never.",
     )
-    policy_iterations: int = field(32, "N_pi: rollouts between two auxiliary phases.", ge=1, le=1_000_000)
-    policy_epochs: int = field(1, "E_pi: passes over each rollout for the policy.", ge=1)
-    value_epochs: int = field(1, "E_V: passes over each rollout for the critic.", ge=1)
-    auxiliary_epochs: int = field(6, "E_aux: passes over all kept rollouts in an auxiliary phase.", ge=1)
-    num_minibatches = changed(8, "Parts into which each pass over a rollout cuts it.")
-    auxiliary_minibatches: int = field(16, "Groups of whole lanes an auxiliary pass cuts them into.", ge=1)
+    policy_iterations: int = field(32, "N_π: rollouts between auxiliary phases.", ge=1, le=1_000_000)
+    policy_epochs: int = field(1, "E_π: policy epochs per rollout.", ge=1)
+    value_epochs: int = field(1, "E_V: value epochs per rollout.", ge=1)
+    auxiliary_epochs: int = field(6, "E_aux: epochs of the auxiliary phase, over all stored rollouts.", ge=1)
+    num_minibatches = changed(8, "Number of minibatches per epoch.")
+    auxiliary_minibatches: int = field(
+        16, "Number of minibatches per auxiliary epoch; each holds whole environments.", ge=1
+    )
     shared_trunk: bool = like(
         Surrogate,
         False,
-        "Whether the critic reads the policy's encoder, without a gradient into it, instead of its own.",
+        "Let the critic use the policy's encoder, with gradients stopped, instead of its own.",
     )
-    precision: Literal["fp32"] = field(
-        "fp32", "How networks compute; its phases compare outputs in single precision."
-    )
+    precision: Literal["fp32"] = field("fp32", "Floating-point precision; PPG needs fp32.")
 
     @model_validator(mode="after")
     def _every_auxiliary_minibatch_has_a_lane(self) -> PPGConfig:

@@ -12,18 +12,16 @@ from rl_training.settings.refusals import refused
 
 
 class RecurrentPPOConfig(OnPolicyConfig, Minibatches, Surrogate):
-    """Proximal Policy Optimization with an LSTM or GRU, for tasks where one observation does not tell all."""
+    """Proximal Policy Optimization with an LSTM or GRU, for partially observable tasks."""
 
     algo: Literal["recurrent_ppo"] = "recurrent_ppo"
     num_envs = 8
-    num_minibatches = changed(4, "Groups of whole environments into which each epoch cuts a rollout.")
-    shared_trunk = changed(False, "Whether actor and critic share their encoder and their memory.")
-    cell: Literal["lstm", "gru"] = field("lstm", "The kind of memory.")
-    recurrent_size: Units = field(64, "Units of the memory.")
-    hidden_sizes = changed((64,), "Units in each layer before the memory.")
-    precision: Literal["fp32"] = field(
-        "fp32", "How networks compute; the memory knows single precision only."
-    )
+    num_minibatches = changed(4, "Number of minibatches per epoch; each holds whole environments.")
+    shared_trunk = changed(False, "Share the encoder and the memory between actor and critic.")
+    cell: Literal["lstm", "gru"] = field("lstm", "Recurrent cell.")
+    recurrent_size: Units = field(64, "Hidden units of the recurrent cell.")
+    hidden_sizes = changed((64,), "Units in each hidden layer before the recurrent cell.")
+    precision: Literal["fp32"] = field("fp32", "Floating-point precision; recurrent cells need fp32.")
 
     @model_validator(mode="after")
     def _every_minibatch_has_an_environment(self) -> RecurrentPPOConfig:

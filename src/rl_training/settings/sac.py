@@ -17,15 +17,17 @@ class SACConfig(OffPolicyConfig):
     """Soft Actor-Critic, for continuous actions."""
 
     algo: Literal["sac"] = "sac"
-    replay_ratio: float = knob(1.0, "Updates per environment step, on average.")
-    tau: float = knob(0.005, "Share of the critics in their targets with each update.", high=1.0)
+    replay_ratio: float = knob(1.0, "Replay ratio: average number of updates per environment step.")
+    tau: float = knob(0.005, "Polyak averaging coefficient τ of the target critics.", high=1.0)
     ent_coef: float | Literal["auto"] | None = like(
         OnPolicyConfig,
         "auto",
-        "Weight α of the entropy: auto learns it, a number fixes it; none: its schedule has it.",
+        "Entropy coefficient α: auto learns it, a number fixes it; none: set by its schedule.",
     )
     target_entropy: float | None = knob(
-        None, "Entropy that a learned α keeps, in nats; none: minus the action's dimensions.", low=-math.inf
+        None,
+        "Target entropy for the learned α, in nats; none: minus the number of action dimensions.",
+        low=-math.inf,
     )
     hidden_sizes = (256, 256)
     activation = "relu"

@@ -14,7 +14,7 @@ from rl_training.settings.sac import SACConfig
 
 
 class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
-    """ScaleZero, for discrete actions: one model for several tasks, that plans with a transformer."""
+    """ScaleZero, for discrete actions: one transformer world model that plans in several tasks."""
 
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = (
@@ -30,52 +30,56 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
     )
 
     algo: Literal["scalezero"] = "scalezero"
-    env_ids: tuple[str, ...] = field((), "The tasks: registered Gymnasium ids, or module:EnvId.")
-    env_id: str = field("", "The tasks as one word, joined by +; for one task it may stand alone.")
-    task_kwargs: dict[str, Any] = field({}, "Arguments for making single tasks: task -> arguments.")
-    num_envs = changed(8, "Environments of each task, stepped side by side.")
+    env_ids: tuple[str, ...] = field((), "Tasks: registered Gymnasium ids, or module:EnvId.")
+    env_id: str = field("", "The tasks joined by +; enough by itself for a single task.")
+    task_kwargs: dict[str, Any] = field({}, "Keyword arguments by task: {task: {argument: value}}.")
+    num_envs = changed(8, "Number of parallel environments per task.")
     solved_returns: dict[str, Any] = field(
-        {}, "Task -> the return at which it is solved; not named: its environment's own threshold."
+        {}, "Return at which a task is solved, by task; default: the environment's reward threshold."
     )
-    solved_episodes: int = field(20, "Training episodes whose mean must reach that return.", ge=1)
+    solved_episodes: int = field(20, "Training episodes whose mean return must reach that.", ge=1)
     learning_rate = 1e-3
     gamma = 0.997
     num_simulations: int = like(Planning, 16)
-    temperature: float = like(Planning, 1.0, "Loudness of the root's Gumbel noise; 0: the best action found.")
+    temperature: float = like(Planning, 1.0, "Scale of the Gumbel noise at the root; 0 acts greedily.")
     noise_persistence: float = knob(
-        0.0, "Probability that an environment's Gumbel noise stays for one more step.", high=1.0
+        0.0, "Probability of keeping an environment's Gumbel noise for another step.", high=1.0
     )
     root_exploration_fraction: float = like(Planning, 0.0)
     dirichlet_alpha: float = like(Planning)
-    unroll_steps: int = like(Planning, 10, "Steps of the windows that the model looks at.")
-    context_steps: int = field(4, "Steps before the present one that acting looks at.", ge=0)
+    unroll_steps: int = like(Planning, 10, "Window length of the model in training, in steps.")
+    context_steps: int = field(4, "Context length when acting: past steps the model attends to.", ge=0)
     td_steps: int = like(Planning)
     policy_coef: float = like(EfficientZeroConfig)
     vf_coef: float = like(Planning, 0.5)
-    reward_coef: float = like(EfficientZeroConfig, 1.0, "Weight of the reward loss.")
-    latent_coef: float = knob(10.0, "Weight of the loss of the next latents.")
+    reward_coef: float = like(EfficientZeroConfig, 1.0, "Coefficient of the reward loss.")
+    latent_coef: float = knob(10.0, "Coefficient of the latent prediction loss.")
     max_grad_norm: float | None = like(OnPolicyConfig, 5.0)
-    tau: float = like(SACConfig, 0.05, "Share of the network in each update of its target.")
-    buffer_size = changed(100_000, "Observations that the replay of each task holds.")
-    batch_size = changed(64, "Windows of each task per update.")
+    tau: float = like(SACConfig, 0.05, "Polyak averaging coefficient τ of the target network.")
+    buffer_size = changed(100_000, "Capacity of the replay buffer per task, in observations.")
+    batch_size = changed(64, "Batch size in windows per task.")
     learning_starts = changed(1_000, "Steps before the first update.")
     replay_ratio: float = like(
-        SACConfig, 0.1, "Updates per environment step, on average; each learns from all tasks."
+        SACConfig, 0.1, "Replay ratio: average number of updates per environment step; each uses all tasks."
     )
-    latent_size: int = field(64, "Units of a latent, and of the transformer.", ge=1, le=65_536)
-    layers: int = field(2, "Blocks of the transformer.", ge=1, le=100)
-    heads: int = field(4, "Heads of its attention; they divide latent_size.", ge=1, le=1024)
-    experts: int = field(4, "Experts in each block, of which a token goes to one.", ge=1, le=1024)
-    expert_size: int = field(128, "Hidden units of an expert, and of the one that all tokens share.", ge=1)
+    latent_size: int = field(64, "Width of the latent state and of the transformer.", ge=1, le=65_536)
+    layers: int = field(2, "Transformer blocks.", ge=1, le=100)
+    heads: int = field(4, "Attention heads; must divide latent_size.", ge=1, le=1024)
+    experts: int = field(
+        4, "Experts per block of the mixture of experts; each token is routed to one.", ge=1, le=1024
+    )
+    expert_size: int = field(128, "Hidden units of each expert and of the shared expert.", ge=1)
     stages: int = field(
-        5, "Stages of the transformer: its weights, and the adapters after them.", ge=1, le=100
+        5, "Training stages: the backbone, then one LoRA adapter after another.", ge=1, le=100
     )
-    rank: int = field(16, "Rank of the adapters.", ge=1, le=65_536)
-    lora_alpha: float = field(16.0, "An adapter counts lora_alpha / rank times.", gt=0)
-    stage_min_updates: int = field(10_000, "Updates before the first adapter's turn can come.", ge=0)
-    stage_max_updates: int = field(20_000, "Updates of a stage after which the next begins anyway.", ge=1)
+    rank: int = field(16, "Rank of the LoRA adapters.", ge=1, le=65_536)
+    lora_alpha: float = field(16.0, "Scale of the LoRA adapters: lora_alpha / rank.", gt=0)
+    stage_min_updates: int = field(10_000, "Minimum updates before the first adapter stage.", ge=0)
+    stage_max_updates: int = field(20_000, "Maximum updates per stage.", ge=1)
     support_size: int = like(Planning, 50)
-    hidden_sizes = changed((64,), "Units in each hidden layer of encoders; the last: of heads.")
+    hidden_sizes = changed(
+        (64,), "Units in each hidden layer of the encoders; the last entry also sizes the heads."
+    )
     activation = "gelu"
 
     @model_validator(mode="before")
