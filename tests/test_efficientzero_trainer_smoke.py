@@ -107,7 +107,7 @@ def test_reanalysed_targets_come_from_the_current_network(probed: EfficientZeroT
     now.__dict__ |= dict(reanalyse_ratio=1.0, root_exploration_fraction=0.0)
     batch = drawn(probed)
     stored = batch["policy"].clone()
-    target = probed.value_target(batch, now)
+    policy, target = probed.targets(batch, now)
     quiet = dict(num_simulations=4, temperature=0.0, root_exploration_fraction=0.0, gamma=0.9)
     acted, bootstraps = batch["acted"] > 0, batch["discount"] != 0
     assert not acted.all() and bootstraps.any() and not bootstraps.all()
@@ -116,8 +116,9 @@ def test_reanalysed_targets_come_from_the_current_network(probed: EfficientZeroT
         return probed.agent.plan(probed.replay.seen_at(places), **quiet, network=network)
 
     plan = planned(batch["places"][acted.numpy()], probed.agent.network)
-    torch.testing.assert_close(batch["policy"][acted], torch.from_numpy(plan.policy))
-    assert not batch["policy"][~acted].any() and not torch.equal(batch["policy"], stored)
+    torch.testing.assert_close(policy[acted], torch.from_numpy(plan.policy))
+    assert not policy[~acted].any() and not torch.equal(policy, stored)
+    assert torch.equal(batch["policy"], stored), "what was drawn stays as it was"
     places = batch["bootstrap"][bootstraps.numpy()]
     value = torch.zeros_like(target)
     value[bootstraps] = torch.from_numpy(planned(places, probed.agent.network).value)
@@ -131,8 +132,8 @@ def test_without_reanalysis_targets_are_what_was_stored(probed: EfficientZeroTra
     now.__dict__["reanalyse_ratio"] = 0.0
     batch = drawn(probed)
     stored = batch["policy"].clone()
-    fresh = probed.value_target(batch, now)
-    assert torch.equal(batch["policy"], stored), "policies are not searched, values still are"
+    policy, fresh = probed.targets(batch, now)
+    assert torch.equal(policy, stored), "policies are not searched, values still are"
     plain = trained("DiscreteEnding", 60, reanalyse_values=False, reanalyse_ratio=0.0)
     plain.target.load_state_dict(probed.target.state_dict())
     plain.replay = probed.replay
@@ -140,7 +141,7 @@ def test_without_reanalysis_targets_are_what_was_stored(probed: EfficientZeroTra
     obs = probed.agent.inputs(probed.replay.seen_at(batch["bootstrap"][bootstraps.numpy()]))
     expected = batch["returns"].clone()
     expected[bootstraps] += batch["discount"][bootstraps] * probed.target.initial(obs)[1]
-    torch.testing.assert_close(plain.value_target(batch, now), expected)
+    torch.testing.assert_close(plain.targets(batch, now).value, expected)
     assert not torch.equal(fresh, expected)
 
 

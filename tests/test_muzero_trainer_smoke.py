@@ -242,19 +242,20 @@ def test_reanalysed_targets_come_from_the_target_network() -> None:
     np.random.seed(3)
     stored = trainer.draw(now)
     policy = stored["policy"].clone()
-    plain = trainer.value_target(stored, now)
-    assert torch.equal(stored["policy"], policy)
+    plain = trainer.targets(stored, now)
+    assert torch.equal(plain.policy, policy)
     now.__dict__["reanalyse_ratio"] = 1.0
-    searched = trainer.value_target(stored, now)
+    searched = trainer.targets(stored, now)
+    assert torch.equal(stored["policy"], policy), "what was drawn stays as it was"
     acted = stored["acted"] > 0
     obs = trainer.replay.seen_at(stored["places"][acted.numpy()])
     quiet = dict(num_simulations=8, temperature=0.0, root_exploration_fraction=0.0, gamma=0.9)
     expected = trainer.agent.plan(obs, **quiet, network=trainer.target)
-    torch.testing.assert_close(stored["policy"][acted], torch.from_numpy(expected.policy))
-    assert not stored["policy"][~acted].any()
-    assert not torch.equal(plain, searched) and torch.equal(
-        plain[stored["discount"] == 0], searched[stored["discount"] == 0]
-    )
+    torch.testing.assert_close(searched.policy[acted], torch.from_numpy(expected.policy))
+    assert not searched.policy[~acted].any()
+    ends = stored["discount"] == 0
+    assert not torch.equal(plain.value, searched.value)
+    assert torch.equal(plain.value[ends], searched.value[ends])
 
 
 @pytest.mark.parametrize(

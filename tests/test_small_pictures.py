@@ -113,7 +113,7 @@ def test_stacked_frames_of_a_single_emulator_are_kept_once(
     atari: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of Atari's frames; any other picture is kept whole."""
-    monkeypatch.setattr("rl_training.runtime.off_policy.is_atari", lambda env_id: atari)
+    monkeypatch.setattr("rl_training.data.experience.is_atari", lambda env_id: atari)
     frames: dict[str, Any] = dict(shape=[4, 36, 36], dtype="uint8")
     config = small_config("dqn-cartpole", env_id="probe/Bright-v0", env_kwargs=frames, num_envs=1)
     trainer = make_trainer(config)

@@ -130,7 +130,7 @@ def test_values_of_a_game_are_its_outcome_from_each_side() -> None:
         trainer.iterate(knobs.at(step))
     now = knobs.at(0).after(0)
     batch = trainer.draw(now)
-    target = trainer.value_target(batch, now)
+    target = trainer.targets(batch, now).value
     assert not batch["discount"].any(), "no value is bootstrapped from"
     assert set(target.unique().tolist()) <= {-1.0, 0.0, 1.0} and (target < 0).any()
     # Where the game goes on, what is good for one side is as bad for the other, less what was just earned.

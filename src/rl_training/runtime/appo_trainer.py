@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_training.algorithms.appo import anchor_log_prob, appo_loss
 from rl_training.algorithms.ppo import normalize_advantage
 from rl_training.algorithms.returns import explained_variance
+from rl_training.algorithms.sac import polyak
 from rl_training.data.batch import Batch, minibatches
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.runtime.actor_learner import ActorLearnerTrainer
@@ -70,7 +71,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         # θ_target ← τ θ + (1 - τ) θ_target, every so many iterations.
         self.iterations += 1
         if self.iterations % config.target_update_interval == 0:
-            self.target_parameters.lerp_(self.optimizer.parameters, now.tau)
+            polyak(self.target_parameters, self.optimizer.parameters, now.tau)
         self.finish(batch)
         return metrics
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -12,12 +11,13 @@ from gymnasium import spaces
 
 from rl_training.algorithms.dqn import q_loss, q_target
 from rl_training.algorithms.masking import mask_logits
+from rl_training.algorithms.sac import polyak
 from rl_training.data.batch import Batch
 from rl_training.policies.q_values import QPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
-from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.optim import Adam, target_of
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dqn import DQNConfig
 
@@ -32,9 +32,8 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
 
     def __init__(self, config: DQNConfig) -> None:
         super().__init__(config, n_step=config.n_step, prioritized=config.prioritized)
-        self.target = copy.deepcopy(self.agent.network).requires_grad_(False)
+        self.target, self.target_weights = target_of(self.agent.network)
         self.optimizer = Adam([self.agent.network])
-        self.target_weights, _ = flatten_parameters(list(self.target.parameters()))
         self.updates = 0
 
     @classmethod
@@ -86,7 +85,7 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
         # Every C updates the target network becomes the network.
         self.updates += 1
         if self.updates % self.config.target_update_interval == 0:
-            torch.lerp(self.target_weights, self.optimizer.parameters, now.tau, out=self.target_weights)
+            polyak(self.target_weights, self.optimizer.parameters, now.tau)
         return parts | {"loss": loss.item(), "q_value": q.mean().item()}
 
     def draw(self, now: Now) -> Batch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -19,16 +18,18 @@ from rl_training.algorithms.dreamer import (
     move_range,
     unimix,
 )
+from rl_training.algorithms.sac import polyak
 from rl_training.data.batch import Batch
-from rl_training.data.collector import check_finite, fresh_where_ended
+from rl_training.data.collector import fresh_where_ended
 from rl_training.data.streams import StreamReplay
+from rl_training.envs.environments import Step
 from rl_training.kernels.bins import bins_loss, decode_bins
 from rl_training.networks.rssm import State
 from rl_training.policies.dreamer import DreamerPolicy, stored
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
-from rl_training.runtime.optim import LaProp, flatten_parameters
+from rl_training.runtime.optim import LaProp, target_of
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dreamer import DreamerConfig
 from rl_training.trees import tree_map
@@ -49,9 +50,8 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         self.carry = self.agent.initial(config.num_envs)
         self.reward = np.zeros(config.num_envs, np.float32)  # that came with what is acted on next
         self.first = np.ones(config.num_envs, np.bool_)  # whether an episode begins with it
-        self.slow_critic = copy.deepcopy(self.agent.network.critic).requires_grad_(False)
+        self.slow_critic, self.slow_weights = target_of(self.agent.network.critic)
         self.optimizer = LaProp([self.agent.network])
-        self.slow_weights, _ = flatten_parameters(list(self.slow_critic.parameters()))
         self.critic_weights = list(self.agent.network.critic.parameters())
         self.return_low, self.return_high = (torch.zeros((), device=self.agent.device) for _ in range(2))
         if config.compile:
@@ -77,28 +77,21 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         sizes = {"length": config.batch_length, "num_classes": config.network["num_classes"]}
         return StreamReplay(config.buffer_size, row, **sizes, refresh=config.refresh_latents)
 
-    def gather(self, knobs: Knobs) -> Metrics:
-        """Take the iteration's steps and remember them, with the latents they were chosen for."""
-        config, environments = self.config, self.environments
-        everyone, never = np.arange(config.num_envs), np.zeros(config.num_envs, np.bool_)
-        led_to: list[Batch] = []
-        for _ in range(config.train_frequency):
-            obs = environments.obs
-            acted, self.carry = self.agent.act(obs, self.carry, explore=True)
-            flags = {"first": self.first, "last": never, "terminal": never}
-            self.replay.add(everyone, {"obs": obs, "reward": self.reward, **flags, **acted})
-            step = environments.step(acted["action"])
-            led_to.append({"obs": step.next_obs, "reward": step.reward})
-            self.agent.observe(step.next_obs)
-            self.reward, self.first = step.reward.astype(np.float32), step.terminated | step.truncated
-            if step.ended:
-                self._remember_ends(np.array(step.ended), step, acted)
-                self.carry = fresh_where_ended(self.agent, self.carry, step.ended)
-            self.steps += config.num_envs
-        check_finite(tree_map(lambda *rows: np.array(rows), *led_to), config.num_envs)
-        return Metrics(config.steps_per_iteration, environments.take_finished())
+    def step(self, knobs: Knobs, taken: int) -> Step:
+        """Act once in every environment, and remember it with the latents that were acted on."""
+        count, obs = self.config.num_envs, self.environments.obs
+        acted, self.carry = self.agent.act(obs, self.carry, explore=True)
+        never = np.zeros(count, np.bool_)
+        flags = {"first": self.first, "last": never, "terminal": never}
+        self.replay.add(np.arange(count), {"obs": obs, "reward": self.reward, **flags, **acted})
+        step = self.environments.step(acted["action"])
+        self.reward, self.first = step.reward.astype(np.float32), step.terminated | step.truncated
+        if step.ended:
+            self._remember_ends(np.array(step.ended), step, acted)
+            self.carry = fresh_where_ended(self.agent, self.carry, step.ended)
+        return step
 
-    def _remember_ends(self, lanes: np.ndarray, step: Any, acted: dict[str, np.ndarray]) -> None:
+    def _remember_ends(self, lanes: np.ndarray, step: Step, acted: dict[str, np.ndarray]) -> None:
         """The last observations of episodes: nothing is done there, and nobody goes on from their latents."""
         idle = {name: np.zeros_like(part[lanes]) for name, part in acted.items()}
         flags = {
@@ -133,10 +126,8 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         loss = torch.stack([getattr(now, scale) * parts[name] for name, scale in SCALES.items()]).sum()
         step = self.optimizer.step(loss, now.learning_rate, None)
         # The slow critic follows.
-        self.slow_weights.lerp_(
-            torch.cat([weight.detach().flatten() for weight in self.critic_weights]),
-            now.slow_critic_rate,
-        )
+        critic = torch.cat([weight.detach().flatten() for weight in self.critic_weights])
+        polyak(self.slow_weights, critic, now.slow_critic_rate)
         if self.config.refresh_latents:
             self.replay.put_latents(batch["lane"], batch["row"], **stored(self.agent.network, state))
         return step | {name: part.item() for name, part in parts.items()} | {"loss": loss.item()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,19 +17,10 @@ from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.policies.search import Plan, SearchPolicy, planning
 from rl_training.runtime.controls import Now
-from rl_training.runtime.muzero_trainer import MuZeroTrainer
+from rl_training.runtime.muzero_trainer import MuZeroTrainer, Targets, Unrolled
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig
-
-
-class Unrolled(NamedTuple):
-    """What the heads say of (K + 1) · B states, and the K · B that were imagined."""
-
-    policy: Tensor
-    value: Tensor
-    reward: Tensor
-    imagined: Tensor  # [K, B, ...]
 
 
 class EfficientZeroPolicy(SearchPolicy):
@@ -73,7 +64,7 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
             return augment(obs.movedim(-1, 1)).movedim(1, -1)
         return augment(obs)
 
-    def unroll(self, batch: Batch) -> Unrolled:  # type: ignore[override]
+    def unroll(self, batch: Batch) -> Unrolled:
         network, latents = self.agent.network, torch.stack(self.imagine(batch))
         policy, value, reward = network.predict(latents.flatten(0, 1))
         if self.config.value_prefix:
@@ -81,13 +72,14 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
             reward = torch.cat([first, network.prefixes(rest, latents[1:])]).flatten(0, 1)
         return Unrolled(policy, value, reward, latents[1:])
 
-    def losses(self, found: Any, target: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, predictions: Unrolled, targets: Targets, batch: Batch) -> dict[str, Tensor]:
         if self.config.value_prefix:
             batch = batch | {"reward": value_prefixes(batch["reward"], self.config.prefix_horizon)}
-        parts = super().losses(found, target, batch)
+        losses = super().losses(predictions, targets, batch)
         if self.config.consistency:
-            parts["consistency_loss"] = self.consistency_loss(found.imagined, batch)
-        return parts
+            assert predictions.imagined is not None
+            losses |= {"consistency_loss": self.consistency_loss(predictions.imagined, batch)}
+        return losses
 
     def consistency_loss(self, imagined: Tensor, batch: Batch) -> Tensor:
         """Imagined states against the true ones; past an episode's end there are none, and nothing is compared."""
@@ -102,10 +94,10 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         )
         return unrolled_loss(losses, torch.ones_like(losses), batch["weight"])
 
-    def weighed(self, parts: dict[str, Tensor], now: Now) -> Tensor:
-        loss = now.policy_coef * parts["policy_loss"] + now.vf_coef * parts["value_loss"]
-        loss = loss + now.reward_coef * parts["reward_loss"]
-        return loss + now.consistency_coef * parts["consistency_loss"] if self.config.consistency else loss
+    def weighed(self, losses: dict[str, Tensor], now: Now) -> Tensor:
+        loss = now.policy_coef * losses["policy_loss"] + now.vf_coef * losses["value_loss"]
+        loss = loss + now.reward_coef * losses["reward_loss"]
+        return loss + now.consistency_coef * losses["consistency_loss"] if self.config.consistency else loss
 
 
 def train_efficientzero(config: EfficientZeroConfig, **options: Any) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,9 +86,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
     def iterate(self, knobs: Knobs) -> Metrics:
         cloning = {} if self.cloned else self.clone(knobs.after(0))
         # Sample trajectories of the current policy.
-        began = time.perf_counter()
         rollout, metrics = self.collect()
-        metrics.began = began  # cloning is learning
         metrics.add(cloning)
         now = knobs.after(metrics.steps)
         # Update the discriminator by the gradient of E_expert[log D] + E_π[log(1 - D)].

@@ -24,13 +24,15 @@ class Metrics:
     and the rest of the iteration is `learn_seconds`.
     """
 
-    def __init__(self, steps: int, episodes: list[tuple[int, float, int]]) -> None:
+    def __init__(
+        self, steps: int, episodes: list[tuple[int, float, int]], began: float | None = None
+    ) -> None:
         self.steps = steps
         self.episodes = episodes  # (lane, return, length)
         self.values: dict[str, list[Tensor | float]] = {}
         self.standing: dict[str, float] = {}
         # When gathering began by `time.perf_counter`; None: with the iteration.
-        self.began: float | None = None
+        self.began = began
         self.gathered = time.perf_counter()
 
     def add(self, values: Mapping[str, Tensor | float]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,12 +20,11 @@ from rl_training.algorithms.muzero import (
 )
 from rl_training.data.batch import Batch
 from rl_training.data.episodes import EpisodeReplay
-from rl_training.networks.muzero import Predictions
 from rl_training.policies.search import QUIET, Plan, SearchPolicy, most_simulations, planning
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
-from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.optim import Adam, target_of
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig
@@ -34,6 +32,24 @@ from rl_training.settings.gumbel_muzero import GumbelMuZeroConfig
 from rl_training.settings.muzero import MuZeroConfig
 
 MuZeroT = TypeVar("MuZeroT", bound=MuZeroConfig | GumbelMuZeroConfig | EfficientZeroConfig)
+
+
+class Targets(NamedTuple):
+    """What a batch of positions and the K steps after them shall learn."""
+
+    policy: Tensor  # [K + 1, B, A], zeros where no action was taken
+    value: Tensor  # [K + 1, B]
+
+
+class Unrolled(NamedTuple):
+    """What the heads say of (K + 1) · B states, logits as in `Predictions`."""
+
+    policy: Tensor
+    value: Tensor
+    reward: Tensor
+    imagined: Tensor | None = (
+        None  # the states after the first, [K, B, ...], where they are compared with true ones
+    )
 
 
 class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
@@ -47,9 +63,8 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     def __init__(self, config: MuZeroT) -> None:
         super().__init__(config)
-        self.target = copy.deepcopy(self.agent.network).requires_grad_(False)
+        self.target, self.target_weights = target_of(self.agent.network)
         self.optimizer = Adam([self.agent.network])
-        self.target_weights, _ = flatten_parameters(list(self.target.parameters()))
         self.updates = 0
 
     @classmethod
@@ -98,27 +113,27 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         # Draw positions and the K steps after them, with probabilities in proportion to pᵢ^α.
         batch = self.draw(now)
         # zₜ = rₜ + γ rₜ₊₁ + … + γⁿ vₜ₊ₙ, with v of the target network, or of a new search with it.
-        target = self.value_target(batch, now)
+        targets = self.targets(batch, now)
         # Unroll the model from the first observation with the actions that were taken.
-        found = self.unroll(batch)
+        predictions = self.unroll(batch)
         # l = lᵖ + c lᵛ + lʳ, of the root in full and of the K steps after it 1/K each.
-        parts = self.losses(found, target, batch)
-        loss = self.weighed(parts, now)
+        losses = self.losses(predictions, targets, batch)
+        loss = self.weighed(losses, now)
         step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm)
         # pᵢ = |v - z| of the root.
-        value = decode(found.value[: self.config.batch_size].detach(), self.agent.network.atoms)
-        error = (value - target[0]).cpu().numpy()
+        value = decode(predictions.value[: self.config.batch_size].detach(), self.agent.network.atoms)
+        error = (value - targets.value[0]).cpu().numpy()
         self.replay.set_priorities(batch["index"], error, now.priority_exponent)
         self.updates += 1
         if self.updates % self.config.target_update_interval == 0:
             self.target_weights.copy_(self.optimizer.parameters)
-        means = {name: part.item() for name, part in parts.items()}
+        means = {name: part.item() for name, part in losses.items()}
         means |= {
             "loss": loss.item(),
             "value": value.mean().item(),
             "value_error": float(np.abs(error).mean()),
         }
-        return step | means | {"visit_entropy": mean_entropy(batch["policy"], batch["acted"])}
+        return step | means | {"visit_entropy": mean_entropy(targets.policy, batch["acted"])}
 
     def draw(self, now: Now) -> Batch:
         gamma = now.gamma * self.agent.discount_sign
@@ -131,27 +146,28 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         """Age in steps at which data loses one of its n rewards; never."""
         return math.inf
 
-    def value_target(self, batch: Batch, now: Now) -> Tensor:
-        """z [K + 1, B], after `batch["policy"]` is renewed where positions are searched anew."""
-        value = torch.zeros(batch["returns"].shape)
+    def targets(self, batch: Batch, now: Now) -> Targets:
+        """What is learned: what was stored, or where positions are searched anew what is found there now."""
+        policy, value = batch["policy"], torch.zeros(batch["returns"].shape)
         acted, bootstraps = (batch["acted"] > 0).cpu(), (batch["discount"] != 0).cpu()
-        policies, values = self.searched_anew(now)
-        found = bootstraps & ~values
-        if found.any():
-            inputs = self.agent.inputs(self.replay.seen_at(batch["bootstrap"][found.numpy()]))
+        policies_anew, values_anew = self.searched_anew(now)
+        predicted = bootstraps & ~values_anew
+        if predicted.any():
+            inputs = self.agent.inputs(self.replay.seen_at(batch["bootstrap"][predicted.numpy()]))
             with torch.inference_mode():
-                value[found] = self.target.initial(inputs)[1].cpu()
-        acted, found = acted & policies, bootstraps & values
-        if acted.any() or found.any():
+                value[predicted] = self.target.initial(inputs)[1].cpu()
+        learned, valued = acted & policies_anew, bootstraps & values_anew
+        if learned.any() or valued.any():
             # Both kinds of positions in one search: those whose policy is learned, and those bootstrapped from.
             # What one row bootstraps from another one learns, or the same row a few steps on: each is searched once.
-            wanted = np.concatenate([batch["places"][acted.numpy()], batch["bootstrap"][found.numpy()]])
+            wanted = np.concatenate([batch["places"][learned.numpy()], batch["bootstrap"][valued.numpy()]])
             places, index = np.unique(wanted, return_inverse=True)
-            learned, bootstrapped = np.split(index, [int(acted.sum())])
+            of_policies, of_values = np.split(index, [int(learned.sum())])
             plan = self.search_anew(self.replay.seen_at(places), now)
-            batch["policy"][acted] = torch.from_numpy(plan.policy[learned]).to(self.agent.device)
-            value[found] = torch.from_numpy(plan.value[bootstrapped])
-        return batch["returns"] + batch["discount"] * value.to(self.agent.device)
+            policy = policy.clone()
+            policy[learned] = torch.from_numpy(plan.policy[of_policies]).to(self.agent.device)
+            value[valued] = torch.from_numpy(plan.value[of_values])
+        return Targets(policy, batch["returns"] + batch["discount"] * value.to(self.agent.device))
 
     def search_anew(self, obs: Any, now: Now) -> Plan:
         return self.agent.plan(obs, **planning(now) | QUIET, network=self.target)
@@ -165,9 +181,9 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         """What the network learns from at places of the replay."""
         return self.agent.inputs(self.replay.seen_at(places))
 
-    def unroll(self, batch: Batch) -> Predictions:
+    def unroll(self, batch: Batch) -> Unrolled:
         """What the heads say of all states, [(K + 1) · B, ...]: the dynamics step by step, the heads all at once."""
-        return self.agent.network.predict(torch.cat(self.imagine(batch)))
+        return Unrolled(*self.agent.network.predict(torch.cat(self.imagine(batch))))
 
     def imagine(self, batch: Batch) -> list[Tensor]:
         """The state of the first observations, and those that the actions lead to: K + 1 of [B, ...]."""
@@ -178,12 +194,13 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
             latents.append(network.transition(scale_gradient(latents[-1], 0.5), action))
         return latents
 
-    def losses(self, found: Predictions, target: Tensor, batch: Batch) -> dict[str, Tensor]:
-        shape = target.shape
-        policy = self.policy_loss(found.policy, batch["policy"].flatten(0, 1)).view(shape)
-        value = two_hot_loss(found.value, target.flatten()).view(shape)
+    def losses(self, predictions: Unrolled, targets: Targets, batch: Batch) -> dict[str, Tensor]:
+        shape = targets.value.shape
+        policy = self.policy_loss(predictions.policy, targets.policy.flatten(0, 1)).view(shape)
+        value = two_hot_loss(predictions.value, targets.value.flatten()).view(shape)
         reward = torch.zeros_like(value)  # no action led to the root
-        reward[1:] = two_hot_loss(found.reward[shape[1] :], batch["reward"].flatten()).view(-1, shape[1])
+        earned = batch["reward"].flatten()
+        reward[1:] = two_hot_loss(predictions.reward[shape[1] :], earned).view(-1, shape[1])
         weight = batch["weight"]
         return {
             "policy_loss": unrolled_loss(policy, batch["acted"], weight),
@@ -192,8 +209,8 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
             "reward_loss": unrolled_loss(reward, batch["known"].roll(1, 0), weight),
         }
 
-    def weighed(self, parts: dict[str, Tensor], now: Now) -> Tensor:
-        return parts["policy_loss"] + now.vf_coef * parts["value_loss"] + parts["reward_loss"]
+    def weighed(self, losses: dict[str, Tensor], now: Now) -> Tensor:
+        return losses["policy_loss"] + now.vf_coef * losses["value_loss"] + losses["reward_loss"]
 
     def policy_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return policy_loss(logits, target)

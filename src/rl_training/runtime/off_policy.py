@@ -10,10 +10,15 @@ from gymnasium import spaces
 from rl_training.algorithms.masking import mask_of, pick_allowed
 from rl_training.data.batch import Batch
 from rl_training.data.collector import check_finite
+from rl_training.data.experience import (
+    require_known_actions,
+    stacked_frames,
+    step_and_store,
+    whole_updates,
+)
 from rl_training.data.replay import Replay
 from rl_training.envs.action_masks import refuse_empty_masks
-from rl_training.envs.atari import is_atari
-from rl_training.envs.compiled import AnyEnvironments
+from rl_training.envs.environments import Step
 from rl_training.envs.making import make_environments
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
@@ -35,15 +40,14 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         environments = make_environments(config, config.num_envs, config.seed, "train")
         super().__init__(config, environments.lanes.observation_space, environments.lanes.action_space)
         self.environments = environments
-        # Of Atari's stacked frames each is kept once.
-        stack = len(environments.obs[0]) if is_atari(config.env_id) else 1
+        stack = stacked_frames(config.env_id, environments.obs)
         self.replay = self.make_replay(environments.obs, stack=stack, **replay)
         self.steps = 0  # taken so far
         self.updates_owed = 0.0
 
     def check_state(self) -> None:
         require(is_whole(self.steps) and 0 <= self.updates_owed < 1, "steps or updates that cannot be")
-        require_taken(self.replay, self.environments)
+        require_known_actions(self.replay, self.environments)
 
     def make_replay(self, obs: Any, **settings: Any) -> Replay:
         return Replay(self.config.buffer_size, obs, **settings)
@@ -53,24 +57,20 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
 
     def gather(self, knobs: Knobs) -> Metrics:
         """Take the iteration's steps and remember them."""
-        config, environments = self.config, self.environments
+        config = self.config
         led_to: list[Batch] = []
         for t in range(config.train_frequency):
-            acted = self.choose(environments.obs, knobs, t * config.num_envs)
-            step = environments.step(acted["action"])
+            step = self.step(knobs, t * config.num_envs)
             led_to.append({"obs": step.next_obs, "reward": step.reward})
-            self.replay.add(
-                reward=step.reward,
-                terminated=step.terminated,
-                truncated=step.truncated,
-                next_obs=step.next_obs,
-                obs=environments.obs,
-                **acted,
-            )
             self.agent.observe(step.next_obs)
             self.steps += config.num_envs
         check_finite(tree_map(lambda *rows: np.array(rows), *led_to), config.num_envs)
-        return Metrics(config.steps_per_iteration, environments.take_finished())
+        return Metrics(config.steps_per_iteration, self.environments.take_finished())
+
+    def step(self, knobs: Knobs, taken: int) -> Step:
+        """Act once in every environment, `taken` steps into the iteration, and remember it."""
+        acted = self.choose(self.environments.obs, knobs, taken)
+        return step_and_store(self.environments, self.replay, acted)
 
     def choose(self, obs: Any, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
         """The `action` to take `taken` steps into the iteration, and what else the replay keeps beside it.
@@ -92,9 +92,8 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         """
         if self.steps < self.config.learning_starts or not len(self.replay):
             return 0
-        self.updates_owed += replay_ratio * self.config.steps_per_iteration
-        due = int(self.updates_owed)
-        self.updates_owed -= due
+        paid = replay_ratio * self.config.steps_per_iteration
+        due, self.updates_owed = whole_updates(self.updates_owed + paid)
         return due
 
     def on_device(self, batch: Batch) -> Batch:
@@ -108,12 +107,6 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
 
     def close(self) -> None:
         self.environments.close()
-
-
-def require_taken(replay: Any, environments: AnyEnvironments) -> None:
-    """Refuse a replay with actions that the environments do not know: networks look them up by their index."""
-    taken = replay.taken()
-    require(taken is None or environments.codec.holds(taken), "replay: actions outside the action space")
 
 
 def random_actions(space: spaces.Space[Any], count: int, obs: Any) -> np.ndarray:

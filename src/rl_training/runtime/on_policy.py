@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -58,9 +59,10 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
 
     def collect(self) -> tuple[Batch, Metrics]:
         """A rollout [T, B] of the current policy, and the iteration's metrics with the episodes that ended."""
+        began = time.perf_counter()
         rollout = self.collector.collect(self.agent, self.config.num_steps)
-        metrics = Metrics(self.config.steps_per_iteration, self.collector.environments.take_finished())
-        return rollout, metrics
+        episodes = self.collector.environments.take_finished()
+        return rollout, Metrics(self.config.steps_per_iteration, episodes, began)
 
     def add_advantages(self, rollout: Batch, now: Now) -> dict[str, float]:
         """Put `advantage` and `return` [T, B] into the rollout, from scaled rewards if they are to be scaled."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,8 @@ from torch import Tensor, nn
 from rl_training.errors import NonFiniteError
 from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class Optimizer(Stateful):
@@ -186,6 +190,12 @@ class LaProp(Optimizer):
         scale = (self.square / (1 - second**self.count)).sqrt_().add_(self.epsilon)
         self.mean.mul_(first).addcdiv_(self.gradient, scale, value=1 - first)
         self.parameters.add_(self.mean, alpha=-learning_rate / (1 - first**self.count))
+
+
+def target_of(network: ModuleT) -> tuple[ModuleT, Tensor]:
+    """A target network, a copy that no gradient reaches, and its weights as one vector, laid out as an optimizer's."""
+    target = copy.deepcopy(network).requires_grad_(False)
+    return target, flatten_parameters(list(target.parameters()))[0]
 
 
 def flatten_parameters(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -18,7 +17,7 @@ from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import AUTO, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
-from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.optim import Adam, target_of
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.sac import SACConfig
 
@@ -43,12 +42,11 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         super().__init__(config)
         self.critics = TwinCritics(self.observation_space, self._num_dimensions(), **_network(config))
         self.critics.to(self.agent.device)
-        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.target_critics, self.target_weights = target_of(self.critics)
         self.temperature = Temperature().to(self.agent.device) if config.ent_coef == AUTO else None
         self.actor_optimizer = Adam([self.agent.actor])
         self.critic_optimizer = Adam([self.critics])
         self.temperature_optimizer = Adam([self.temperature]) if self.temperature is not None else None
-        self.target_weights, _ = flatten_parameters(list(self.target_critics.parameters()))
 
     @classmethod
     def make_agent(

@@ -11,11 +11,10 @@ from gymnasium import spaces
 
 from rl_training.data.collector import check_finite, fresh_where_ended
 from rl_training.data.episodes import EpisodeReplay
-from rl_training.envs.atari import is_atari
+from rl_training.data.experience import require_known_actions, stacked_frames, step_and_store
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import check_action_space
 from rl_training.policies.scalezero import ScaleZeroPolicy, TaskPlan
-from rl_training.runtime.off_policy import require_taken
 from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
@@ -45,8 +44,7 @@ class Task(Stateful):
             num_actions=self.num_actions,
             unroll_steps=config.unroll_steps,
             td_steps=config.td_steps,
-            # Of Atari's stacked frames each is kept once.
-            stack=len(obs[0]) if is_atari(name) else 1,
+            stack=stacked_frames(name, obs),
         )
         self.carry: tuple[Any, ...] = ()  # latents, actions, and how many of both there are
         self.noise = np.zeros((0, 0))  # of the root, of each environment
@@ -56,7 +54,7 @@ class Task(Stateful):
 
     def check_state(self) -> None:
         require(is_whole(self.steps) and are_finite(self.returns), "Task: no steps or returns")
-        require_taken(self.replay, self.environments)
+        require_known_actions(self.replay, self.environments)
         if self.carry:
             _, actions, past = self.carry
             require(((past >= 0) & (past <= actions.shape[1])).all(), "Task.carry: no number of steps")
@@ -66,26 +64,17 @@ class Task(Stateful):
 
     def step(self, plan: TaskPlan, agent: ScaleZeroPolicy) -> None:
         """Do what was planned, and remember it."""
-        environments = self.environments
-        step = environments.step(plan.action)
+        acted = {"action": plan.action, "policy": plan.policy}
+        step = step_and_store(self.environments, self.replay, acted)
         rows = {"obs": step.next_obs, "reward": step.reward}
-        check_finite(tree_map(lambda row: np.asarray(row)[None], rows), environments.count)
-        self.replay.add(
-            action=plan.action,
-            policy=plan.policy,
-            reward=step.reward,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            next_obs=step.next_obs,
-            obs=environments.obs,
-        )
+        check_finite(tree_map(lambda row: np.asarray(row)[None], rows), self.environments.count)
         # Copies: what a search leaves behind cannot be written to when a run is resumed.
         carry = tuple(part.clone() for part in plan.carry)
         self.carry = fresh_where_ended(agent.for_task(self.name), carry, step.ended)
         normalizer = agent.normalizers[self.number]
         if normalizer is not None:
             normalizer.update(step.next_obs)
-        self.steps += environments.count
+        self.steps += self.environments.count
 
     def draw_noise(self, num_actions: int, persistence: float) -> np.ndarray:
         """Gumbel noise [B, A] for the next searches; that of the step before stays with probability `persistence`."""

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from rl_training.algorithms.gumbel_muzero import improved_policy_loss
 from rl_training.algorithms.muzero import mean_entropy, two_hot_loss
+from rl_training.algorithms.sac import polyak
 from rl_training.algorithms.scalezero import is_solved, latent_loss, mean_where, stage_is_over
 from rl_training.data.batch import Batch
+from rl_training.data.experience import whole_updates
 from rl_training.data.random_rollout import random_observations
 from rl_training.errors import about
 from rl_training.networks.scalezero import Rows, Window
@@ -140,9 +142,8 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         active = self.active()
         if self.steps < self.config.learning_starts or not active or not all(len(t.replay) for t in active):
             return 0
-        self.updates_owed += replay_ratio * self.config.steps_per_iteration
-        due = int(self.updates_owed)
-        self.updates_owed -= due
+        paid = replay_ratio * self.config.steps_per_iteration
+        due, self.updates_owed = whole_updates(self.updates_owed + paid)
         return due
 
     def update(self, now: Now) -> dict[str, Any]:
@@ -166,7 +167,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         learning += ["always"] if "always" in self.optimizer.groups else []
         step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm, learning)
         for name, weights in self.target_weights.items():
-            weights.lerp_(self.optimizer.groups[name].parameters, now.tau)
+            polyak(weights, self.optimizer.groups[name].parameters, now.tau)
         self.stage_updates += 1
         by_task = {
             f"task/{task.name}/{name}": part[name].item()
