@@ -2,14 +2,8 @@
 
 from typing import Literal
 
+from rl_training import Adam, Knobs, Metrics, OnPolicyConfig, OnPolicyTrainer, changed, field, knob, register
 from rl_training.cli import main
-from rl_training.registry import ALGORITHMS
-from rl_training.runtime.controls import Knobs
-from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import Adam
-from rl_training.settings.families import OnPolicyConfig
-from rl_training.settings.fields import changed, field, knob
 
 
 class ReinforceConfig(OnPolicyConfig):
@@ -46,7 +40,7 @@ class ReinforceTrainer(OnPolicyTrainer[ReinforceConfig]):
         return metrics
 
 
-ALGORITHMS["reinforce"] = "reinforce:ReinforceTrainer"
+register("reinforce", ReinforceTrainer)
 
 if __name__ == "__main__":
     main()

@@ -352,6 +352,20 @@ RUNS: dict[str, dict[str, Any]] = {
         train_ratio_schedule="linear:0.5",
     ),
 }
+EXAMPLES = Path(__file__).parents[1] / "examples"
+# Runs with parts that a user brings, for the kill tests.
+OWN: dict[str, dict[str, Any]] = {
+    "own-algorithm": dict(
+        algo=f"{EXAMPLES}/reinforce.py:ReinforceTrainer",
+        env_id="CartPole-v1",
+        total_timesteps=2000,
+        num_envs=4,
+        num_steps=32,
+        hidden_sizes=[16],
+        normalize_observations=True,
+        baseline_coef_schedule={"type": "linear", "start": 0.5, "end": 1.0},
+    ),
+}
 CADENCES = dict(seed=3, log_interval=200, eval_interval=1000, eval_episodes=2, checkpoint_interval=400)
 
 # One of each kind of policy, for the tests of what is done with trained runs.
@@ -434,7 +448,7 @@ def network_of(agent: Any) -> Any:
 
 
 def small_config(name: str, **changes: Any) -> Any:
-    return load_config(CADENCES | RUNS[name] | changes)
+    return load_config(CADENCES | (RUNS | OWN)[name] | changes)
 
 
 LOOKS = 8  # times that a training is asked for what it shall learn
@@ -473,7 +487,7 @@ def holds(check: Callable[..., Any], *args: Any) -> bool:
 def go_on(config: Any, run_dir: Path) -> None:
     """Start the run, or resume it if it was started before."""
     if (run_dir / "config.yaml").exists():
-        resume(run_dir)
+        resume(run_dir, trust=True)
     else:
         train(config, run_dir=run_dir)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,7 @@ def test_every_command_and_every_block_of_the_page_works(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    shutil.copytree(ROOT / "examples", "examples")  # as in a clone, whose root is the working directory
     text = TEXTS[page]
     Path("my.yaml").write_text("extends: ppo/cartpole\n")
     for block in blocks(text, "yaml"):

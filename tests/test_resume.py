@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from runs import RUNS, assert_same_run, fresh, go_on, in_child, kill_and_resume, small_config
+from runs import OWN, RUNS, assert_same_run, fresh, go_on, in_child, kill_and_resume, small_config
 
 from rl_training.runtime import engine
 from rl_training.runtime.optim import Adam
@@ -20,14 +20,14 @@ def compare_killed_with(whole, name, folder, kills, seed):
     raise RuntimeError(f"only {hits} of {kills} kills came before the run was over")
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *OWN])
 def test_killed_three_times(name, trained_run, tmp_path):
     compare_killed_with(trained_run(name), name, tmp_path, kills=3, seed=1)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *OWN])
 def test_killed_twenty_times(name, seed, trained_run, tmp_path):
     compare_killed_with(trained_run(name), name, tmp_path, kills=20, seed=seed)
 

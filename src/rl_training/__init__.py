@@ -2,6 +2,7 @@
 
     from rl_training import load_config, train, resume, fork, evaluate_checkpoint, load_policy
     from rl_training import report, compare, tune
+    from rl_training import Config, Trainer, register, ...    (an algorithm of one's own: docs/extending.md)
 
 The names above are loaded on first use (PEP 562), so that `import rl_training` and `rl-training --help` do
 not wait for torch.
@@ -12,10 +13,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rl_training.data.collector import Policy
+    from rl_training.registry import register
     from rl_training.reporting.comparison import compare_runs as compare
     from rl_training.reporting.report import write_report as report
+    from rl_training.runtime.controls import Knobs
+    from rl_training.runtime.metrics import Metrics
+    from rl_training.runtime.off_policy import OffPolicyTrainer
+    from rl_training.runtime.on_policy import OnPolicyTrainer
+    from rl_training.runtime.optim import Adam
+    from rl_training.runtime.trainer import Trainer
     from rl_training.runtime.workflows import evaluate_checkpoint, load_policy, resume, train
+    from rl_training.settings.config import Config
+    from rl_training.settings.families import OffPolicyConfig, OnPolicyConfig
+    from rl_training.settings.fields import changed, field, knob
     from rl_training.settings.loading import load_config
+    from rl_training.state.stateful import Stateful
     from rl_training.tools.forking import fork
     from rl_training.tuning.study import tune
 
@@ -26,12 +39,27 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adam",
+    "Config",
+    "Knobs",
+    "Metrics",
+    "OffPolicyConfig",
+    "OffPolicyTrainer",
+    "OnPolicyConfig",
+    "OnPolicyTrainer",
+    "Policy",
+    "Stateful",
+    "Trainer",
     "__version__",
+    "changed",
     "compare",
     "evaluate_checkpoint",
+    "field",
     "fork",
+    "knob",
     "load_config",
     "load_policy",
+    "register",
     "report",
     "resume",
     "train",
@@ -48,6 +76,22 @@ _HOMES = {
     "report": "rl_training.reporting.report:write_report",
     "compare": "rl_training.reporting.comparison:compare_runs",
     "tune": "rl_training.tuning.study:tune",
+    # What an algorithm of one's own is made of: docs/extending.md.
+    "Adam": "rl_training.runtime.optim:Adam",
+    "Config": "rl_training.settings.config:Config",
+    "Knobs": "rl_training.runtime.controls:Knobs",
+    "Metrics": "rl_training.runtime.metrics:Metrics",
+    "OffPolicyConfig": "rl_training.settings.families:OffPolicyConfig",
+    "OffPolicyTrainer": "rl_training.runtime.off_policy:OffPolicyTrainer",
+    "OnPolicyConfig": "rl_training.settings.families:OnPolicyConfig",
+    "OnPolicyTrainer": "rl_training.runtime.on_policy:OnPolicyTrainer",
+    "Policy": "rl_training.data.collector:Policy",
+    "Stateful": "rl_training.state.stateful:Stateful",
+    "Trainer": "rl_training.runtime.trainer:Trainer",
+    "changed": "rl_training.settings.fields:changed",
+    "field": "rl_training.settings.fields:field",
+    "knob": "rl_training.settings.fields:knob",
+    "register": "rl_training.registry:register",
 }
 
 

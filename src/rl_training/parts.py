@@ -124,7 +124,7 @@ def name_of(thing: Any) -> str:
 
 
 def _recorded(value: Any, folder: Path | None) -> Written:
-    name, arguments = value, {}
+    name, arguments = value, {}  # type: Any, Any
     if isinstance(value, Mapping) and len(value) == 1:
         ((name, arguments),) = value.items()
     if not isinstance(name, str | Mapping | Sequence):
@@ -222,7 +222,8 @@ def file_module(path: str) -> ModuleType:
     """A file as a module; a script that runs is not run again."""
     title = TITLE + path
     main = sys.modules.get("__main__")
-    if getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == Path(path):
+    script = getattr(main, "__file__", None)
+    if main is not None and script and Path(script).resolve() == Path(path):
         return main
     if title not in sys.modules:
         spec = importlib.util.spec_from_file_location(title, path)
@@ -240,7 +241,8 @@ def file_module(path: str) -> ModuleType:
 
 def names_in(config: Any) -> Iterator[tuple[str, Brought, str]]:
     """Every part of a config: its field, the field's mark, and its name."""
-    for key, brought in brought_by(type(config)).items():
+    kind: Any = type(config)
+    for key, brought in brought_by(kind).items():
         for name in brought.names(getattr(config, key)):
             yield key, brought, name
 

@@ -108,6 +108,27 @@ def _place(name: Any) -> Any:
     )
 
 
+def home_of(name: str) -> dict[str, str]:
+    """Where an algorithm that is not shipped comes from, for the manifest: its trainer, and the package it is of."""
+    if name in SHIPPED or parts.is_name(name):
+        return {}
+    trainer = trainer_class(name)
+    home = {"trainer": f"{trainer.__module__}:{trainer.__qualname__}"}
+    points = [point for point in metadata.entry_points(group=ENTRY_POINTS) if point.name == name]
+    if points and points[0].dist is not None:
+        home["package"] = f"{points[0].dist.name} {points[0].dist.version}"
+    return home
+
+
+def require_algorithm(name: Any, home: Any) -> None:
+    """Refuse a run whose algorithm is not here, with what its manifest says of where that is."""
+    missing = isinstance(name, str) and not parts.is_name(name) and name not in algorithms()
+    if missing and isinstance(home, dict) and "trainer" in home:
+        package = f" of the package {home['package']}: install it" if "package" in home else ""
+        instead = package or "; import the module that registers it, or install its package"
+        raise ConfigError(f"unknown algorithm {name!r}; this run's was {home['trainer']}{instead}", ("algo",))
+
+
 def algorithms() -> list[str]:
     """The names of all algorithms: those shipped, those registered and those of installed packages."""
     return [*ALGORITHMS, *installed_algorithms()]

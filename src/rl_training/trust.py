@@ -101,7 +101,8 @@ def foreign(config: Any, doing: Doing = "training") -> list[Foreign]:
         if reach.when in INCLUDED[doing]
         for value, done in reach.find(getattr(config, key, None))
     ]
-    if is_name(algo := getattr(config, "algo", None)):
+    algo: Any = getattr(config, "algo", None)
+    if is_name(algo):
         found.append(Foreign("algo", algo, deed(algo)))
     return found + [
         Foreign(key, name, deed(name))

@@ -1,17 +1,24 @@
 """`rl-training describe`: every config field of an algorithm."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
-def describe(algo: Annotated[str, typer.Argument(metavar="ALGO", help="An algorithm, such as ppo.")]) -> None:
+def describe(
+    algo: Annotated[
+        str, typer.Argument(metavar="ALGO", help="An algorithm, such as ppo, or FILE.py:Trainer.")
+    ],
+) -> None:
     """Print every config field: meaning, default, range, aliases."""
+    from rl_training.parts import located
     from rl_training.registry import config_class_of
     from rl_training.settings.describing import describe_config
 
-    config_class = config_class_of(algo)
-    print(f"{algo}: {(config_class.__doc__ or '').strip().splitlines()[0]}")
+    config_class = config_class_of(located(algo, Path()))
+    sentence = (config_class.__doc__ or config_class.__name__).strip().splitlines()[0]
+    print(f"{algo}: {sentence}")
     print("A knob also takes <name>_schedule and <name>_warmup_steps, under any of its names.")
     for row in describe_config(config_class):
         names = " or ".join((row.name, *row.aliases))

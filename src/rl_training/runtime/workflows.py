@@ -24,7 +24,7 @@ from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
-from rl_training.registry import trainer_class
+from rl_training.registry import home_of, require_algorithm, trainer_class
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
@@ -116,6 +116,7 @@ def begin_run(run: RunDirectory, config: Config, threads: int, **more: Any) -> I
             environment=environment_protocol(config),
             resumes_exactly=config.resumes_exactly,
             parts=parts.files(config),
+            algorithm=home_of(config.algo),
             **more,
         )
         yield
@@ -171,6 +172,7 @@ def resume_until_stopped(
     run = RunDirectory.open(run_dir)
     with run.lock():
         manifest = run.read_manifest()
+        require_algorithm(algorithm_in(manifest), manifest.get("algorithm"))
         config = load_run_config(run.config_path, trust=trust)
         if expected is None:
             refuse_untrusted(config, trust)
@@ -473,6 +475,12 @@ def refuse_other_config(path: Path, config: Config, expected: Config) -> None:
         raise RunError(f"{path}: {', '.join(changed)} not as computed for this run; {advice}")
 
 
+def algorithm_in(saved: Mapping[str, Any]) -> Any:
+    """The name of the algorithm in the config of a manifest or of a policy."""
+    config = saved.get("config")
+    return config.get("algo") if isinstance(config, dict) else None
+
+
 def saved_config(saved: Mapping[str, Any], trust: bool = False) -> Config:
     """The config that a checkpoint's policy, or a manifest, was saved with."""
     config = saved["config"]
@@ -500,6 +508,7 @@ def load_agent(
     """
     refuse_to_train_in_an_import()
     saved = _read_policy(path, checkpoint)
+    require_algorithm(algorithm_in(saved), _manifest_near(Path(path)).get("algorithm"))
     with taking_over(path):
         config = saved_config(saved, trust)
         refuse_untrusted(config, trust, doing="acting")
@@ -511,6 +520,14 @@ def load_agent(
             agent = trainer_class(config.algo).make_agent(config, as_seen(config, seen), actions)
         agent.load_state_dict(saved["agent"])
         return config, agent, saved
+
+
+def _manifest_near(path: Path) -> Mapping[str, Any]:
+    """The manifest of a run, or of the run that a checkpoint lies in; {} where there is none."""
+    for folder in (path, path.parent, path.parent.parent):
+        if (folder / "manifest.json").is_file():
+            return RunDirectory(folder).read_manifest()
+    return {}
 
 
 def run_engine(engine: Engine, threads: int) -> Result:

@@ -11,9 +11,11 @@ from typing import Any
 
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
+from rl_training.registry import require_algorithm
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.workflows import (
+    algorithm_in,
     begin_run,
     begun_with,
     check_log,
@@ -76,6 +78,7 @@ def fork_until_stopped(
     display = display or QuietDisplay()
     parent, path, tree = _find(Path(source), display)
     manifest = parent.read_manifest()
+    require_algorithm(algorithm_in(manifest), manifest.get("algorithm"))
     old = load_run_config(parent.config_path, trust=trust)
     with taking_over(path):
         refuse_changed_config(old, saved_config(tree["policy"]), parent, path.name)
