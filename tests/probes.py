@@ -376,7 +376,46 @@ class MaskedTwice(Masked):
         return float(all(c == np.flatnonzero(m)[-1] for m, c in zip(self.masks, action, strict=True)))
 
 
+class JointTask(Masked):
+    """A Dict of all kinds of actions, one of them a Tuple, seen as a Tuple; masks for the choices alone.
+
+    The highest allowed choices, both coins up and a move to the target shown earn 1 each.
+    """
+
+    length = 4
+    observation_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(3)))
+    action_space = spaces.Dict(
+        {
+            "coins": spaces.MultiBinary(2),
+            "kind": spaces.Discrete(3, start=5),
+            "move": spaces.Tuple((spaces.Box(-2.0, 2.0, (2,), np.float32), spaces.MultiDiscrete([2, 3]))),
+        }
+    )
+
+    def __init__(self, masked=True):
+        self.masked = masked
+
+    def observe(self):
+        self.masks = [self.draw(count) if self.masked else np.ones(count, np.int8) for count in (3, 2, 3)]
+        self.target = self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
+        return self.target.copy(), int(self.masks[0].argmax())
+
+    def info(self):
+        first, *others = (mask.copy() for mask in self.masks)
+        return {"action_mask": {"kind": first, "move": (tuple(others),)}} if self.masked else {}
+
+    def reward(self, action):
+        assert self.action_space.contains(action), action
+        move, pair = action["move"]
+        for mask, choice in zip(self.masks, (action["kind"] - 5, *pair), strict=True):
+            assert mask[choice], "a forbidden action was taken"
+        best = action["kind"] - 5 == np.flatnonzero(self.masks[0])[-1]
+        near = 1.0 - float(np.abs(move - self.target).mean())
+        return float(best) + float(action["coins"].mean()) + near
+
+
 for probe in (
+    JointTask,
     Masked,
     MaskedTwice,
     Recall,

@@ -81,5 +81,5 @@ def test_the_table_of_extras_is_that_of_the_project():
         for package in extra.packages:
             assert re.search(rf"\b{package}\b|\[{package}\]", text) or package == "h5py", (name, package)
     tested = next(line for line in written["test"] if line.startswith("rl-training["))
-    large = {"mujoco", "dm_control", "minatar", "pettingzoo"}  # or they bring pandas or scipy
+    large = {"mujoco", "dm-control", "minatar", "pettingzoo"}  # or they bring pandas or scipy
     assert set(re.findall(r"\w+", tested.partition("[")[2])) - {"docs"} == set(EXTRAS) - large

@@ -40,8 +40,8 @@ class RaisesWhenMade(Walk):
         raise RuntimeError("no screen")
 
 
-class TupleObservations(Walk):
-    observation_space = spaces.Tuple((spaces.Discrete(2),))
+class ListObservations(Walk):
+    observation_space = spaces.Sequence(spaces.Discrete(2))
 
 
 class TextActions(Walk):
@@ -224,7 +224,7 @@ def test_shipped_environments_pass(env_id: str) -> None:
     ("env_class", "name", "words"),
     [
         (RaisesWhenMade, "make", "RuntimeError: no screen"),
-        (TupleObservations, "spaces", "Tuple"),
+        (ListObservations, "spaces", "Sequence"),
         (TextActions, "spaces", "Text"),
         (ResetWithoutInfo, "reset", "observation, info"),
         (ResetWithoutSeed, "reset", "seed"),

@@ -22,6 +22,7 @@ from rl_training import load_config, load_policy, resume, train, tune
 from rl_training.envs import making, trial, worker_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import LocalLanes
+from rl_training.envs.layers import Recipe
 from rl_training.envs.making import make_env, make_environments, make_lanes
 from rl_training.errors import ConfigError, Elsewhere, EnvironmentFault, NonFiniteError, RunError
 from rl_training.monitoring.display import QuietDisplay
@@ -52,7 +53,7 @@ def faulty(folder, kind, at, **changes):
 
 def lanes_of(name, kind="local", count=2, **kwargs):
     how = "sync" if kind == "local" else "async"
-    return make_lanes(f"fault_envs:fault/{name}-v0", kwargs, None, count, how, timeout=120.0)
+    return make_lanes(Recipe(f"fault_envs:fault/{name}-v0", kwargs), count, how, timeout=120.0)
 
 
 # A worker that dies or hangs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
@@ -29,3 +29,13 @@ def put_rows(tree: Any, rows: Any, where: Any) -> None:
         column[where] = new
 
     tree_map(put, tree, rows)
+
+
+def space_leaves(space: Any) -> Iterator[Any]:
+    """Every plain space of a Tuple or Dict space, in their order; a plain space itself."""
+    parts = getattr(space, "spaces", None)
+    if parts is None:
+        yield space
+        return
+    for part in parts.values() if isinstance(parts, Mapping) else parts:
+        yield from space_leaves(part)

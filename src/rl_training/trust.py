@@ -85,6 +85,9 @@ REACHES: Mapping[str, Reach] = {
 }
 
 
+# Parts that come with the package, which a run from elsewhere may name.
+OWN_PARTS = frozenset(f"rl_training.envs.wrappers:{name}" for name in ("DropText", "EncodeText"))
+
 # Whoever plays also acts, and whoever trains also plays.
 INCLUDED: Mapping[Doing, tuple[Doing, ...]] = {
     "acting": ("acting",),
@@ -107,7 +110,7 @@ def foreign(config: Any, doing: Doing = "training") -> list[Foreign]:
     return found + [
         Foreign(key, name, deed(name))
         for key, brought, name in names_in(config)
-        if brought.when in INCLUDED[doing] and not name.startswith(GIVEN)
+        if brought.when in INCLUDED[doing] and not name.startswith(GIVEN) and name not in OWN_PARTS
     ]
 
 

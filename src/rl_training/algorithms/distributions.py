@@ -22,6 +22,14 @@ class Family(Protocol):
     @property
     def num_parameters(self) -> int: ...
 
+    @property
+    def num_scales(self) -> int:
+        """Log standard deviations among the parameters, the last ones: they do not depend on the state."""
+
+    @property
+    def logits(self) -> tuple[int, ...]:
+        """The parameters that are logits of choices, in the order of an action mask's entries."""
+
     def sample(self, parameters: Tensor) -> Tensor: ...
 
     def mode(self, parameters: Tensor) -> Tensor: ...
@@ -51,6 +59,14 @@ class Categorical:
     @property
     def num_parameters(self) -> int:
         return self.num_choices
+
+    @property
+    def num_scales(self) -> int:
+        return 0
+
+    @property
+    def logits(self) -> tuple[int, ...]:
+        return tuple(range(self.num_choices))
 
     def sample(self, parameters: Tensor) -> Tensor:
         """Gumbel-max: argmaxᵢ (logitᵢ - log Eᵢ) with Eᵢ ~ Exp(1)."""
@@ -84,6 +100,14 @@ class MultiCategorical:
     @property
     def num_parameters(self) -> int:
         return sum(self.num_choices)
+
+    @property
+    def num_scales(self) -> int:
+        return 0
+
+    @property
+    def logits(self) -> tuple[int, ...]:
+        return tuple(range(self.num_parameters))
 
     def _split(self, parameters: Tensor) -> list[tuple[Categorical, Tensor]]:
         logits = parameters.split(self.num_choices, -1)
@@ -120,6 +144,14 @@ class Bernoulli:
     def num_parameters(self) -> int:
         return self.num_coins
 
+    @property
+    def num_scales(self) -> int:
+        return 0
+
+    @property
+    def logits(self) -> tuple[int, ...]:
+        return ()
+
     def sample(self, parameters: Tensor) -> Tensor:
         return (torch.rand_like(parameters) < parameters.sigmoid()).long()
 
@@ -152,6 +184,14 @@ class DiagonalGaussian:
     def num_parameters(self) -> int:
         return 2 * self.num_dimensions
 
+    @property
+    def num_scales(self) -> int:
+        return self.num_dimensions
+
+    @property
+    def logits(self) -> tuple[int, ...]:
+        return ()
+
     def sample(self, parameters: Tensor) -> Tensor:
         mean, log_std = parameters.chunk(2, -1)
         return mean + log_std.exp() * torch.randn_like(mean)
@@ -180,3 +220,66 @@ class DiagonalGaussian:
         square = (2 * log_std).exp() + (mean - other_mean).square()
         spread = other_log_std - log_std
         return (spread + 0.5 * square * (-2 * other_log_std).exp() - 0.5).sum(-1)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Independent parts of a Tuple or Dict action, each of a family whose actions are [..., D].
+
+    The parameters are what the parts put out, one after the other, then the log standard deviations of all. The
+    action is all parts in one row of numbers [..., K]: indices as whole ones.
+    """
+
+    families: tuple[Family, ...]
+    widths: tuple[int, ...]  # numbers of each part's action
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(family.num_parameters for family in self.families)
+
+    @property
+    def num_scales(self) -> int:
+        return sum(family.num_scales for family in self.families)
+
+    @property
+    def logits(self) -> tuple[int, ...]:
+        sizes = [family.num_parameters - family.num_scales for family in self.families]
+        firsts = [sum(sizes[:index]) for index in range(len(sizes))]
+        pairs = zip(firsts, self.families, strict=True)
+        return tuple(first + logit for first, family in pairs for logit in family.logits)
+
+    def _split(self, parameters: Tensor) -> list[Tensor]:
+        """The parameters of each part."""
+        outputs, scales = parameters.split([self.num_parameters - self.num_scales, self.num_scales], -1)
+        outs = outputs.split([family.num_parameters - family.num_scales for family in self.families], -1)
+        stds = scales.split([family.num_scales for family in self.families], -1)
+        return [torch.cat(pair, -1) for pair in zip(outs, stds, strict=True)]
+
+    def _chosen(self, action: Tensor) -> list[Tensor]:
+        """Each part's action: whole numbers for families without a scale."""
+        parts = zip(self.families, action.split(self.widths, -1), strict=True)
+        return [part if family.num_scales else part.long() for family, part in parts]
+
+    def sample(self, parameters: Tensor) -> Tensor:
+        parts = zip(self.families, self._split(parameters), strict=True)
+        return torch.cat([family.sample(part).float() for family, part in parts], -1)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        parts = zip(self.families, self._split(parameters), strict=True)
+        return torch.cat([family.mode(part).float() for family, part in parts], -1)
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        """Σ log πᵢ(aᵢ): the parts are independent."""
+        parts = zip(self.families, self._split(parameters), self._chosen(action), strict=True)
+        return torch.stack([family.log_prob(part, chosen) for family, part, chosen in parts]).sum(0)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        parts = zip(self.families, self._split(parameters), strict=True)
+        return torch.stack([family.entropy(part) for family, part in parts]).sum(0)
+
+    def log_prob_and_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return self.log_prob(parameters, action), self.entropy(parameters)
+
+    def kl(self, parameters: Tensor, other: Tensor) -> Tensor:
+        parts = zip(self.families, self._split(parameters), self._split(other), strict=True)
+        return torch.stack([family.kl(part, against) for family, part, against in parts]).sum(0)

@@ -15,10 +15,19 @@ MASK = "action_mask"
 BLOCKED = -1e8
 
 
-def mask_logits(logits: Tensor, obs: Any) -> Tensor:
-    """Logits [N, P] with those blocked that the `action_mask` [N, P] of a Dict observation forbids, if it has one."""
+def mask_logits(logits: Tensor, obs: Any, columns: tuple[int, ...] | None = None) -> Tensor:
+    """Logits [N, P] with those blocked that the `action_mask` [N, P] of a Dict observation forbids, if it has one.
+
+    columns: those of `logits` that the entries of the mask are for, unless for all
+    """
     mask = mask_of(obs)
-    return logits if mask is None else logits.masked_fill(mask == 0, BLOCKED)
+    if mask is None:
+        return logits
+    if columns is not None and len(columns) != logits.shape[-1]:
+        every = mask.new_ones(logits.shape)
+        every[..., list(columns)] = mask
+        mask = every
+    return logits.masked_fill(mask == 0, BLOCKED)
 
 
 def mask_of(obs: Any) -> Any:

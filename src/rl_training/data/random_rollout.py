@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.algorithms.masking import mask_of, pick_allowed
+from rl_training.algorithms.masking import MASK, mask_of, pick_allowed
 from rl_training.envs.action_masks import num_choices
 from rl_training.envs.making import make_environments
 from rl_training.settings.config import Config
 from rl_training.state.seeding import fold
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.trees import space_leaves, tree_leaves, tree_map
 
 STEPS = 256
 
@@ -42,6 +42,8 @@ def random_observations(config: Config, steps: int = STEPS) -> Any:
 
 def random_action(space: spaces.Space[Any], obs: Any, chance: np.random.Generator) -> np.ndarray:
     """A model-space action [1, ...]: uniform among allowed choices, or in [-1, 1] in every dimension of a Box."""
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        return _random_joint_action(space, obs, chance)
     if isinstance(space, spaces.Box):
         return chance.uniform(-1.0, 1.0, (1, int(np.prod(space.shape)))).astype(np.float32)
     if isinstance(space, spaces.MultiBinary):
@@ -52,3 +54,14 @@ def random_action(space: spaces.Space[Any], obs: Any, chance: np.random.Generato
     parts = np.split(allowed, np.cumsum(counts)[:-1], 1)
     chosen = np.stack([pick_allowed(chance.random(1), part) for part in parts], 1)
     return chosen[:, 0] if isinstance(space, spaces.Discrete) else chosen
+
+
+def _random_joint_action(space: spaces.Space[Any], obs: Any, chance: np.random.Generator) -> np.ndarray:
+    """The same for all parts of a Tuple or Dict action, each with its own piece of the mask, side by side."""
+    mask, first, drawn = mask_of(obs), 0, []
+    for leaf in space_leaves(space):
+        last = first + sum(num_choices(leaf))
+        own = {} if mask is None or last == first else {MASK: mask[:, first:last]}
+        drawn.append(random_action(leaf, own, chance).reshape(1, -1).astype(np.float32))
+        first = last
+    return np.concatenate(drawn, 1)

@@ -15,12 +15,15 @@ from gymnasium import spaces
 
 from rl_training.algorithms.masking import MASK, mask_of
 from rl_training.errors import ConfigError, RunError
+from rl_training.trees import space_leaves
 
 OBSERVATION = "observation"
 
 
 def num_choices(space: spaces.Space[Any]) -> tuple[int, ...]:
     """How many choices each part of a discrete action has; () for all other actions."""
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        return tuple(count for leaf in space_leaves(space) for count in num_choices(leaf))
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
     return tuple(space.nvec.tolist()) if isinstance(space, spaces.MultiDiscrete) else ()
@@ -58,9 +61,20 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         mask = info.get(MASK, np.ones(self.num_choices, np.int8) if over else None)
         if mask is None:
             raise RunError(f"the environment gave an {MASK} at its first reset, and none in a later info")
-        masks = mask if isinstance(mask, tuple | list) else [mask]  # one for each choice of a MultiDiscrete
-        flat = np.concatenate([np.ravel(part) for part in masks]).astype(np.int8)
+        flat = np.concatenate([np.ravel(part) for part in _parts(mask, self.action_space)]).astype(np.int8)
         return (obs if isinstance(obs, dict) else {OBSERVATION: obs}) | {MASK: flat}
+
+
+def _parts(mask: Any, space: spaces.Space[Any]) -> list[Any]:
+    """A mask in parts: one for each choice of a MultiDiscrete, and for each part of a Tuple or Dict with choices."""
+    if isinstance(mask, dict) and isinstance(space, spaces.Dict):
+        named = [(mask[key], part) for key, part in space.spaces.items() if key in mask]
+        return [piece for part, inner in named for piece in _parts(part, inner)]
+    if isinstance(mask, tuple | list):
+        inner = space.spaces if isinstance(space, spaces.Tuple) else [space] * len(mask)
+        masked = [part for part in inner if num_choices(part)] if isinstance(space, spaces.Tuple) else inner
+        return [piece for part, own in zip(mask, masked, strict=True) for piece in _parts(part, own)]
+    return [mask]
 
 
 def check_mask_space(env_id: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:

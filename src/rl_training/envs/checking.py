@@ -28,7 +28,7 @@ from rl_training.envs.interface import (
 )
 from rl_training.envs.lanes import Lanes, LocalLanes, VectorLanes, without_wrappers
 from rl_training.envs.making import make_env
-from rl_training.envs.spaces import check_action_space, check_observation_space
+from rl_training.envs.spaces import JOINT, check_action_space, check_observation_space
 from rl_training.errors import ConfigError
 from rl_training.settings.yaml import parse_yaml
 from rl_training.trees import put_rows, tree_map
@@ -225,6 +225,10 @@ def check_autoreset(make: MakeEnv) -> str:
     env = make()
     rows = [sample_actions(env, STEPS // LANES) for _ in range(LANES)]
     env.close()
+    if isinstance(env.action_space, JOINT):
+        return Warn(
+            "not looked at: Gymnasium's vector environments take Tuple and Dict actions in another form"
+        )
     actions = [np.stack(column) for column in zip(*rows, strict=True)]
     alone = [
         transitions(LocalLanes([make()]), [row[lane : lane + 1] for row in actions], lane)

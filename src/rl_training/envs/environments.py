@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rl_training.envs.lanes import Lanes, Observation, Replayed
-from rl_training.envs.spaces import ActionCodec
+from rl_training.envs.spaces import action_codec
 from rl_training.errors import EnvironmentFault, RunError
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.seeding import fold
@@ -80,7 +80,7 @@ class Environments(Stateful):
 
     def __init__(self, lanes: Lanes, seed: int, stream: str, env_id: str = "") -> None:
         self.lanes, self.env_id = lanes, env_id
-        self.codec = ActionCodec(lanes.action_space)
+        self.codec = action_codec(lanes.action_space)
         self.seed, self.stream = seed, stream
         count = lanes.count
         self.episode = np.zeros(count, np.int64)

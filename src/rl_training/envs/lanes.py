@@ -24,6 +24,7 @@ from rl_training.errors import EnvironmentFault, one_line
 from rl_training.trees import put_rows, tree_map
 
 Observation = Any  # an array [B, ...], or a dict of observations
+Actions = Sequence[Any]  # an array [B, ...]; a list of B for Tuple and Dict actions
 
 
 class Stepped(NamedTuple):
@@ -65,10 +66,10 @@ class Lanes(Protocol):
         Without a seed, which only lanes with `steps_per_seed` are asked for, the chance of the episode before goes on.
         """
 
-    def step(self, actions: np.ndarray) -> Stepped:
+    def step(self, actions: Actions) -> Stepped:
         """One action [B, ...] in every lane."""
 
-    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Replayed:
+    def replay(self, seeds: Sequence[int], actions: Sequence[Actions]) -> Replayed:
         """Every lane from its seed through its actions [length, ...].
 
         Where an episode ends under way, in lanes with `steps_per_seed`, the next one has no seed. In all others none
@@ -108,7 +109,7 @@ class LocalLanes:
         except Exception as error:
             raise self._misshapen(lanes, rows, error) from None
 
-    def step(self, actions: np.ndarray) -> Stepped:
+    def step(self, actions: Actions) -> Stepped:
         envs = iter(self.envs)
         stepped: list[Any] = []
         try:
@@ -129,7 +130,7 @@ class LocalLanes:
             truncated |= self.clock == np.array(self.due)
         return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated)
 
-    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Replayed:
+    def replay(self, seeds: Sequence[int], actions: Sequence[Actions]) -> Replayed:
         lanes = range(self.count)
         rows = [self._begin(lane, seed) for lane, seed in zip(lanes, seeds, strict=True)]
         played = [self.play(lane, episode) for lane, episode in zip(lanes, actions, strict=True)]
@@ -138,7 +139,7 @@ class LocalLanes:
             self.stacked(rows), [scores for _, scores, _ in played], [over for *_, over in played]
         )
 
-    def play(self, lane: int, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
+    def play(self, lane: int, actions: Actions) -> tuple[Any, np.ndarray, np.ndarray]:
         """One lane alone through some actions [length, ...]: what it sees then, its scores, and where it was over."""
         env, obs = self.envs[lane], None
         scores, over = np.zeros(len(actions)), np.zeros(len(actions), np.bool_)

@@ -22,6 +22,7 @@ from rl_training.envs.environments import Environments
 from rl_training.envs.from_file import spec_of_file
 from rl_training.envs.interface import Broken, check_has_spaces
 from rl_training.envs.lanes import Lanes, LocalLanes, without_wrappers
+from rl_training.envs.layers import Maker, Recipe, layered
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.trial import first_step, is_known, look_closer
 from rl_training.envs.worker_lanes import WorkerLanes
@@ -46,7 +47,9 @@ def make_environments(
         if training:
             return make_compiled(config, count, seed, stream)
         config = config.model_copy(update={"vectorization": "sync"})
+    recipe = Recipe.of(config)
     if is_atari(config.env_id):
+        refuse_layers_on_atari(config)
         if config.vectorization != "sync":
             raise ConfigError(
                 "vectorization: Atari games run in threads of their own; leave it at sync", ("vectorization",)
@@ -57,9 +60,8 @@ def make_environments(
     else:
         if training:
             try_out(config)
-        limit = config.max_episode_steps
         how = (count, config.vectorization, config.obeys_action_masks, config.env_timeout)
-        lanes = make_lanes(config.env_id, config.env_kwargs, limit, *how)
+        lanes = make_lanes(recipe, *how)
         # Before the first reset, which stacks observations: a space nobody understands may not even stack.
         check_spaces(config.env_id, lanes)
         if not lanes.has_time_limit and training:
@@ -71,7 +73,7 @@ def make_environments(
             )
         elif not lanes.has_time_limit:
             lanes.close()
-            lanes = make_lanes(config.env_id, config.env_kwargs, LONGEST_EVALUATION, *how)
+            lanes = make_lanes(recipe._replace(max_episode_steps=LONGEST_EVALUATION), *how)
         if config.obeys_action_masks:
             check_mask_space(config.env_id, lanes.observation_space, lanes.action_space)
     return Environments(lanes if through is None else through(lanes), seed, stream, config.env_id)
@@ -79,6 +81,12 @@ def make_environments(
 
 def make_compiled(config: Config, count: int, seed: int, stream: str) -> CompiledEnvironments:
     """`count` compiled environments; refuses, in one line, a config that asks for what they are not."""
+    if asks_for_more(config):
+        raise ConfigError(
+            "vectorization: compiled cannot be used: the config puts wrappers, frame_stack, action_repeat or time_limit "
+            "around the environment",
+            ("vectorization",),
+        )
     with closing(make_env(config.env_id, config.env_kwargs, config.max_episode_steps)) as env:
         found = compiled_dynamics(env, config.env_kwargs)
         if isinstance(found, str):
@@ -119,8 +127,33 @@ def environment_protocol(config: Config) -> dict[str, Any]:
     return dataclasses.asdict(AtariSettings.of(config.env_kwargs)) if is_atari(config.env_id) else {}
 
 
-@about("env_id")
+def asks_for_more(config: Config) -> bool:
+    """Whether a config asks for more than the plain environment: something around it."""
+    return not Recipe.of(config).is_plain
+
+
+def refuse_layers_on_atari(config: Config) -> None:
+    for name in ("wrappers", "action_repeat", "frame_stack", "time_limit"):
+        if getattr(config, name) != type(config).model_fields[name].default:
+            raise ConfigError(
+                f"{name}: Atari games run in an emulator of their own, which takes env_kwargs (frame_skip, "
+                "frame_stack) and max_episode_steps instead",
+                (name,),
+            )
+
+
+def make_whole(recipe: Recipe) -> gym.Env[Any, Any]:
+    """One environment with all that a config puts around it."""
+    return layered(make_bare(*recipe[:3]), recipe)
+
+
 def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int | None) -> gym.Env[Any, Any]:
+    """One environment with nothing around it that a config asks for."""
+    return make_whole(Recipe(env_id, env_kwargs, max_episode_steps))
+
+
+@about("env_id")
+def make_bare(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int | None) -> gym.Env[Any, Any]:
     """One environment: any registered Gymnasium id, or `module:EnvId`, which imports the module first."""
     try:
         # The passive checker costs a third of CartPole's step; `rl-training check-env` does its work once.
@@ -152,7 +185,7 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int 
 
 def sees_pictures(config: Config) -> bool:
     """Whether the observation is a picture as the Nature CNN was made for."""
-    with closing(make_env(config.env_id, config.env_kwargs, config.max_episode_steps)) as env:
+    with closing(make_whole(Recipe.of(config))) as env:
         return is_image(env.observation_space) and not is_small_image(env.observation_space)
 
 
@@ -166,7 +199,7 @@ def try_out(config: Config) -> None:
 
     Of one that nobody knows, what else is worth a warning.
     """
-    make = partial(make_env, config.env_id, config.env_kwargs, config.max_episode_steps)
+    make = partial(make_whole, Recipe.of(config))
     began = time.process_time()
     with closing(make()) as env:
         making = time.process_time() - began
@@ -198,9 +231,7 @@ def _unusable(env_id: str, why: str) -> str:
 
 
 def make_lanes(
-    env_id: str,
-    env_kwargs: Mapping[str, Any],
-    max_episode_steps: int | None,
+    recipe: Recipe,
     count: int,
     vectorization: str,
     action_masks: bool = False,
@@ -211,16 +242,18 @@ def make_lanes(
     `action_masks` puts masks that an environment gives in its info into its observations; `timeout` is for processes
     that do not answer, in seconds. A native vector environment enters here: anything with the methods of `Lanes`.
     """
-    env = make_env(env_id, env_kwargs, max_episode_steps)
+    bare = make_bare(*recipe[:3])
+    assert bare.spec is not None
+    env = layered(bare, recipe)
     masked = action_masks and gives_masks_in_info(env)
+    make = Maker(bare.spec, recipe, MaskInObservation if masked else None)
     env = MaskInObservation(env) if masked else env
     if vectorization == "sync":
-        others = [make_env(env_id, env_kwargs, max_episode_steps) for _ in range(count - 1)]
-        return LocalLanes([env, *(map(MaskInObservation, others) if masked else others)])
+        return LocalLanes([env, *(make() for _ in range(count - 1))])
     try:
-        return WorkerLanes(env, count, timeout)
+        return WorkerLanes(env, count, timeout, make)
     except EnvironmentFault as fault:
-        fault.env_id = env_id
+        fault.env_id = recipe.env_id
         raise
 
 

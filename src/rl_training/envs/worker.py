@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.envs.lanes import LocalLanes
+from rl_training.envs.lanes import Actions, LocalLanes
 from rl_training.errors import ConfigError, EnvironmentFault, one_line, traceback_of
 from rl_training.processes import end_with_the_parent, ignore_signals
 from rl_training.trees import put_rows
@@ -38,7 +38,9 @@ class Columns:
     def __init__(self, observation_space: Any, action_space: Any, count: int, memory: Any = None) -> None:
         self.memory, self.bytes, self.count = memory, 0, count
         self.obs = self._of_space(observation_space)
-        self.action = self._array(action_space.shape, action_space.dtype)
+        # Tuple and Dict actions are no array: they go through the pipe.
+        joint = isinstance(action_space, spaces.Tuple | spaces.Dict)
+        self.action = None if joint else self._array(action_space.shape, action_space.dtype)
         self.reward = self._array((), np.dtype(np.float64))
         self.terminated, self.truncated = (self._array((), np.dtype(np.bool_)) for _ in range(2))
 
@@ -92,14 +94,14 @@ class Worker:
     def reset(self, seed: int | None) -> None:
         put_rows(self.columns.obs, self.lanes.reset([0], [seed]), slice(self.lane, self.lane + 1))
 
-    def step(self) -> None:
+    def step(self, action: Any = None) -> None:
         columns, lane = self.columns, self.lane
-        stepped = self.lanes.step(columns.action[lane : lane + 1])
+        stepped = self.lanes.step([action] if columns.action is None else columns.action[lane : lane + 1])
         put_rows(columns.obs, stepped.obs, slice(lane, lane + 1))
         columns.reward[lane] = stepped.reward[0]
         columns.terminated[lane], columns.truncated[lane] = stepped.terminated[0], stepped.truncated[0]
 
-    def play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def play(self, actions: Actions) -> tuple[np.ndarray, np.ndarray]:
         obs, scores, over = self.lanes.play(0, actions)
         put_rows(self.columns.obs, self.lanes.stacked([obs]), slice(self.lane, self.lane + 1))
         return scores, over

@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import forkserver, util
@@ -23,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from rl_training.envs.lanes import Observation, Replayed, Stepped, has_time_limit
+from rl_training.envs.lanes import Actions, Observation, Replayed, Stepped, has_time_limit
 from rl_training.envs.worker import GUARD, NAME, WITHOUT_GUARD, Columns, Told, serve
 from rl_training.errors import ConfigError, Elsewhere, EnvironmentFault, one_line
 from rl_training.processes import ensure_fork_server
@@ -41,13 +41,19 @@ class WorkerLanes:
 
     steps_per_seed = 0
 
-    def __init__(self, env: gym.Env[Any, Any], count: int, timeout: float | None) -> None:
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        count: int,
+        timeout: float | None,
+        make: Callable[..., gym.Env[Any, Any]] | None = None,
+    ) -> None:
         assert env.spec is not None
         self.count, self.timeout = count, timeout
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.has_time_limit = has_time_limit(env.spec)
-        # Workers make theirs from its spec, which also holds what only this process has registered.
-        make = CloudpickleWrapper(partial(gym.make, env.spec))
+        # Unless told how, workers make theirs from its spec, which also holds what only this process has registered.
+        make = CloudpickleWrapper(make or partial(gym.make, env.spec))
         env.close()
         size = Columns(self.observation_space, self.action_space, count).bytes
         context = multiprocessing.get_context("forkserver")
@@ -79,11 +85,15 @@ class WorkerLanes:
         self._answers(lanes)
         return tree_map(lambda column: column[list(lanes)], self.columns.obs)
 
-    def step(self, actions: np.ndarray) -> Stepped:
+    def step(self, actions: Actions) -> Stepped:
         columns = self.columns
-        columns.action[...] = actions
-        for lane in range(self.count):
-            self._ask(lane, "step")
+        if columns.action is None:
+            for lane, action in enumerate(actions):
+                self._ask(lane, "step", action)
+        else:
+            columns.action[...] = actions
+            for lane in range(self.count):
+                self._ask(lane, "step")
         self._answers(range(self.count))
         reward, terminated, truncated = (
             column.copy() for column in (columns.reward, columns.terminated, columns.truncated)
@@ -91,7 +101,7 @@ class WorkerLanes:
         obs = tree_map(np.copy, columns.obs)
         return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated)
 
-    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Replayed:
+    def replay(self, seeds: Sequence[int], actions: Sequence[Actions]) -> Replayed:
         obs = self.reset(range(self.count), seeds)
         played: list[list[Any]] = [[(np.empty(0), np.empty(0, np.bool_))] for _ in range(self.count)]
         going = [lane for lane in range(self.count) if len(actions[lane])]

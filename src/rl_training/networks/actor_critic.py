@@ -15,12 +15,14 @@ from rl_training.algorithms.distributions import (
     Categorical,
     DiagonalGaussian,
     Family,
+    Joint,
     MultiCategorical,
 )
 from rl_training.algorithms.masking import mask_logits
 from rl_training.kernels.dense import DenseStack
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.networks.encoders import make_encoder, orthogonal
+from rl_training.trees import space_leaves
 
 
 def action_family(space: spaces.Space[Any]) -> Family:
@@ -31,8 +33,15 @@ def action_family(space: spaces.Space[Any]) -> Family:
         return MultiCategorical(tuple(space.nvec.tolist()))
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(int(space.shape[0]))
-    assert isinstance(space, spaces.Box)
-    return DiagonalGaussian(math.prod(space.shape))
+    if isinstance(space, spaces.Box):
+        return DiagonalGaussian(math.prod(space.shape))
+    leaves = list(space_leaves(space))
+    # A choice as a row of one, so that the actions of all parts have a dimension to be joined along.
+    families = [
+        MultiCategorical((int(leaf.n),)) if isinstance(leaf, spaces.Discrete) else action_family(leaf)
+        for leaf in leaves
+    ]
+    return Joint(tuple(families), tuple(math.prod(leaf.shape or ()) for leaf in leaves))
 
 
 class ActionHead(nn.Module):
@@ -43,23 +52,25 @@ class ActionHead(nn.Module):
     an observation may hold is applied here, so that nothing downstream can forget it.
     """
 
+    transient = ("logits",)
+
     def __init__(self, features: int, family: Family, log_std_init: float) -> None:
         super().__init__()
-        outputs, log_std = family.num_parameters, None
-        if isinstance(family, DiagonalGaussian):
-            outputs = family.num_dimensions
-            log_std = nn.Parameter(torch.full((outputs,), log_std_init))
-        self.output = orthogonal(nn.Linear(features, outputs), 0.01)
-        self.log_std = log_std
+        scales = family.num_scales
+        self.output = orthogonal(nn.Linear(features, family.num_parameters - scales), 0.01)
+        self.log_std = nn.Parameter(torch.full((scales,), log_std_init)) if scales else None
+        self.logits = family.logits  # what an action mask is for
 
     def forward(self, features: Tensor, obs: Any) -> Tensor:
         return self.complete(self.output(features), obs)
 
     def complete(self, output: Tensor, obs: Any) -> Tensor:
         """The parameters [N, P] from what the linear layer put out."""
+        if self.logits:
+            output = mask_logits(output, obs, self.logits)
         if self.log_std is None:
-            return mask_logits(output, obs)
-        return torch.cat([output, self.log_std.expand_as(output)], -1)
+            return output
+        return torch.cat([output, self.log_std.expand(*output.shape[:-1], -1)], -1)
 
 
 class ActorCritic(nn.Module):

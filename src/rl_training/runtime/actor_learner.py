@@ -14,6 +14,7 @@ from rl_training.data.batch import Batch, even_parts
 from rl_training.data.normalization import RewardScaler
 from rl_training.data.sequences import append_bootstraps, cut_sequences
 from rl_training.envs.making import make_environments
+from rl_training.envs.spaces import ACTIONS, JOINT
 from rl_training.fleet.actor import make_columns
 from rl_training.fleet.learners import Learners
 from rl_training.fleet.making import make_fleet
@@ -48,6 +49,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
 
     transient: tuple[str, ...] = ("columns", "learners")
     agent: ActorCriticPolicy
+    action_spaces = (*ACTIONS, *JOINT)
 
     def __init__(self, config: ActorLearnerT) -> None:
         environments = make_environments(config, 1, config.seed, "train")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from rl_training.data.demonstrations import Episode
 from rl_training.envs.lanes import Lanes
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import same_layout
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, ConfigError
 from rl_training.settings.config import Config
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import tree_map
@@ -77,6 +78,8 @@ def record(
             seen, actions, rewards, terminations, truncations = zip(*open_steps.pop(lane), strict=True)
             observations = tree_map(lambda *parts: np.stack(parts), *seen, next_obs)
             flags = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+            if not isinstance(actions[0], np.ndarray | np.generic):
+                raise ConfigError(f"{config.env_id}: Tuple and Dict actions cannot be recorded")
             recorded.setdefault(lane, []).append(
                 Episode(observations, np.stack(actions), np.array(rewards, np.float64), *flags)
             )
@@ -126,7 +129,7 @@ def play(
                         for seen in (obs, step.next_obs)
                     )
                     ended = bool(step.terminated[lane]), bool(step.truncated[lane])
-                    watch(lane, now, taken[lane].copy(), float(step.reward[lane]), ended, then)
+                    watch(lane, now, deepcopy(taken[lane]), float(step.reward[lane]), ended, then)
             for lane, returned, length in environments.take_finished():
                 if share[lane]:
                     share[lane] -= 1

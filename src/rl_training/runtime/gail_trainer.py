@@ -21,6 +21,7 @@ from rl_training.data.batch import Batch, minibatches
 from rl_training.data.demonstrations import check_fit
 from rl_training.data.imitation import ExpertPairs, Pairs, agent_pairs, draw, join, time_after_ends
 from rl_training.data.minari_datasets import read
+from rl_training.envs.spaces import ACTIONS
 from rl_training.errors import ConfigError
 from rl_training.networks.discriminator import Discriminator
 from rl_training.runtime.controls import Knobs, Now, compile_knobs
@@ -38,6 +39,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
 
     transient = ("codec",)
     config_class = GAILConfig
+    action_spaces = ACTIONS
 
     def __init__(self, config: GAILConfig) -> None:
         super().__init__(config)

@@ -13,6 +13,7 @@ from rl_training.data.batch import Batch, flatten_time
 from rl_training.data.collector import Collector
 from rl_training.data.normalization import RewardScaler
 from rl_training.envs.making import make_environments
+from rl_training.envs.spaces import ACTIONS, JOINT
 from rl_training.networks.encoders import laid_out
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
@@ -38,6 +39,7 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
     """An actor-critic and its rollouts; what is learned from them is the algorithm's own `iterate`."""
 
     agent: ActorCriticPolicy
+    action_spaces = (*ACTIONS, *JOINT)
     policy_class: ClassVar[type[ActorCriticPolicy]] = ActorCriticPolicy
 
     def __init__(self, config: OnPolicyT) -> None:

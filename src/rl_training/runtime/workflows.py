@@ -19,8 +19,9 @@ from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.making import environment_protocol, sees_pictures
-from rl_training.envs.spaces import ActionCodec, space_from_json
+from rl_training.envs.spaces import action_codec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
+from rl_training.envs.wrappers import as_dict
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
@@ -306,7 +307,7 @@ class LoadedPolicy:
     def __init__(self, agent: Any, saved: Mapping[str, Any]) -> None:
         self.agent = agent
         self.observation_space, self.action_space = made_for(saved)
-        self.codec = ActionCodec(self.action_space)
+        self.codec = action_codec(self.action_space)
         self.carry: Carry = ()
         self.lanes = 0
 
@@ -316,6 +317,7 @@ class LoadedPolicy:
 
     def act(self, obs: Any, *, sample: bool = False) -> Any:
         """The action for one observation, or the actions [B, ...] for a batch of them [B, ...]."""
+        obs = as_dict(obs)
         leaves = dict(tree_leaves(obs, ""))
         name, space = next(tree_leaves(_spaces(self.observation_space), ""))
         single = np.ndim(leaves[name]) == len(space.shape)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_training.errors import ConfigError
-from rl_training.parts import brought_by, short_name
+from rl_training.parts import Brought, brought_by, short_name
 from rl_training.runtime.controls import Control, KnobError, compile_knobs
 from rl_training.settings.fields import ConfigMeta, Units, field, knob
 from rl_training.settings.keys import fields_of
@@ -56,6 +56,10 @@ class Config(BaseModel, metaclass=ConfigMeta):
         "num_envs",
         "max_episode_steps",
         "env_kwargs",
+        "wrappers",
+        "action_repeat",
+        "frame_stack",
+        "time_limit",
         "activation",
     )
 
@@ -76,6 +80,14 @@ class Config(BaseModel, metaclass=ConfigMeta):
         None, "Time limit of an episode in steps; none: the environment's own.", ge=1
     )
     env_kwargs: dict[str, Any] = field({}, "Keyword arguments of the environment's constructor.")
+    wrappers: Annotated[Any, Brought("playing", many=True)] = field(
+        [], "Wrappers of the environment, innermost first: module:Class or FILE.py:Class, with arguments."
+    )
+    action_repeat: int = field(1, "Environment steps per action; their rewards are summed.", ge=1, le=1000)
+    frame_stack: int = field(1, "Number of stacked observations.", ge=1, le=1000)
+    time_limit: int | None = field(
+        None, "Time limit of an episode in actions of the policy, after wrappers and action repeat.", ge=1
+    )
     vectorization: Literal["sync", "async", "compiled"] = field(
         "sync", "Where environments run: sync in this process, async in one process each, or compiled."
     )

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from rl_training import __version__
 from rl_training.data.normalization import CLIP, EPSILON, ObservationNormalizer
-from rl_training.envs.spaces import ActionCodec, space_from_json
+from rl_training.envs.spaces import JOINT, ActionCodec, space_from_json
 from rl_training.errors import UserError, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.workflows import Which, load_agent
@@ -77,6 +77,11 @@ def export_policy(
     observation_space, action_space = (
         space_from_json(saved[f"{name}_space"]) for name in ("observation", "action")
     )
+    if isinstance(action_space, JOINT):
+        raise UserError(
+            f"policies with {type(action_space).__name__} actions cannot be exported; `rl_training.load_policy` acts "
+            "with them"
+        )
     graph = PolicyGraph(agent, observation_space, action_space).train(False)
     with _quiet(), torch.no_grad():
         program = graph.program()

@@ -14,7 +14,8 @@ import numpy as np
 
 from rl_training.envs.atari import is_atari
 from rl_training.envs.lanes import Lanes, Observation, Replayed, Stepped
-from rl_training.envs.making import make_env
+from rl_training.envs.layers import Recipe
+from rl_training.envs.making import make_whole
 from rl_training.errors import UserError, add_extra, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.evaluation import play
@@ -100,7 +101,7 @@ def _how_to_draw(config: Config, writes: bool) -> tuple[str | None, int]:
         if not writes:
             raise UserError(f"{config.env_id} has no window of its own here; write a video with --video FILE")
         return None, ATARI_FRAMES_PER_SECOND // int(config.env_kwargs.get("frame_skip", 4))
-    env = make_env(config.env_id, config.env_kwargs, config.max_episode_steps)
+    env = make_whole(Recipe.of(config))
     modes, rate = env.metadata.get("render_modes", []), round(env.metadata.get("render_fps") or 30)
     env.close()
     wanted = ["rgb_array"] if writes else [*(["human"] if _has_display() else []), "ansi"]
