@@ -3,13 +3,16 @@
 Light on purpose: it is imported before torch is.
 """
 
+import functools
+import inspect
 import json
 import math
 import shlex
 import sys
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,6 +20,7 @@ from rl_training.terminal import printable_line
 
 if TYPE_CHECKING:
     from rl_training.runtime.workflows import Result
+
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A shipped config (ppo/cartpole) or a file.")]
 Overrides = Annotated[
@@ -53,6 +57,36 @@ TaskName = Annotated[
     typer.Option("--task", help="Which task, where one policy plays several: its environment's id."),
 ]
 Sample = Annotated[bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")]
+
+
+class PolicyOptions(NamedTuple):
+    """Which policy plays, and how: what evaluate, record and play are all told."""
+
+    path: PolicyPath
+    seed: PlaySeed = None
+    checkpoint: Checkpoint = Which.last
+    sample: Sample = False
+    trust: Trust = False
+    task: TaskName = None
+
+    def arguments(self) -> dict[str, Any]:
+        """By the names that the functions behind these commands have for them."""
+        return self._asdict() | {"checkpoint": self.checkpoint.value}
+
+
+def with_policy_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """The command of a verb whose first argument is `PolicyOptions`: their fields become arguments and options."""
+    shared = inspect.signature(PolicyOptions).parameters
+    own = list(inspect.signature(verb).parameters.values())[1:]
+
+    @functools.wraps(verb)
+    def command(**given: Any) -> None:
+        policy = PolicyOptions(**{name: given.pop(name) for name in shared})
+        verb(policy, **given)
+
+    options = [option.replace(kind=option.KEYWORD_ONLY) for option in (*own, *shared.values())]
+    vars(command)["__signature__"] = inspect.Signature(options)
+    return command
 
 
 class showing:

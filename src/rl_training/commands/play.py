@@ -5,31 +5,17 @@ from typing import Annotated
 
 import typer
 
-from rl_training.commands.options import (
-    Checkpoint,
-    Json,
-    PlaySeed,
-    PolicyPath,
-    Sample,
-    TaskName,
-    Trust,
-    Which,
-    print_json,
-)
+from rl_training.commands.options import Json, PolicyOptions, print_json, with_policy_options
 from rl_training.terminal import printable_line
 
 
+@with_policy_options
 def play(
-    path: PolicyPath,
+    policy: PolicyOptions,
     video: Annotated[
         Path | None, typer.Option(help="Write a video to this new file, .mp4 or .gif, instead (an extra).")
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
-    seed: PlaySeed = None,
-    checkpoint: Checkpoint = Which.last,
-    sample: Sample = False,
-    trust: Trust = False,
-    task: TaskName = None,
     json_: Json = False,
 ) -> None:
     """Watch a trained policy play, or write a video of it.
@@ -40,16 +26,7 @@ def play(
     """
     from rl_training.tools import playing
 
-    played = playing.play_run(
-        path,
-        video=video,
-        episodes=episodes,
-        seed=seed,
-        sample=sample,
-        checkpoint=checkpoint.value,
-        trust=trust,
-        task=task,
-    )
+    played = playing.play_run(**policy.arguments(), video=video, episodes=episodes)
     if json_:
         print_json({"episodes": played.episodes, "video": video and str(video), "frames": played.frames})
         return

@@ -4,44 +4,21 @@ from typing import Annotated
 
 import typer
 
-from rl_training.commands.options import (
-    Checkpoint,
-    Json,
-    PlaySeed,
-    PolicyPath,
-    Sample,
-    TaskName,
-    Trust,
-    Which,
-    print_json,
-)
+from rl_training.commands.options import Json, PolicyOptions, print_json, with_policy_options
 from rl_training.terminal import printable_line
 
 
+@with_policy_options
 def record(
-    path: PolicyPath,
+    policy: PolicyOptions,
     episodes: Annotated[int, typer.Option(min=1, help="How many.")],
     out: Annotated[str, typer.Option(help="A new file ending in .npz, or minari:ID for a Minari dataset.")],
-    seed: PlaySeed = None,
-    checkpoint: Checkpoint = Which.last,
-    sample: Sample = False,
-    trust: Trust = False,
-    task: TaskName = None,
     json_: Json = False,
 ) -> None:
     """Play episodes with a trained policy and write them as demonstrations."""
     from rl_training.runtime import workflows
 
-    made = workflows.record_demonstrations(
-        path,
-        out,
-        episodes=episodes,
-        seed=seed,
-        sample=sample,
-        checkpoint=checkpoint.value,
-        trust=trust,
-        task=task,
-    )
+    made = workflows.record_demonstrations(**policy.arguments(), out=out, episodes=episodes)
     returns = made.returns
     mean = sum(returns) / len(returns)
     if json_:
