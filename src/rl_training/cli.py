@@ -127,7 +127,7 @@ for name, command in COMMANDS.items():
     app.command(name)(command)
 
 
-def one_line_warning(message: Warning | str, *_: Any, **__: Any) -> str:
+def one_line_warning(message: Warning | str, *_: object, **__: object) -> str:
     """The text alone: no place in the source, no colours, no second `WARN` from Gymnasium."""
     text = re.sub(r"\x1b\[[0-9;]*m|WARN: ", "", str(message))
     return f"warning: {printable(' '.join(text.split()))}\n"

@@ -38,7 +38,7 @@ CONFIGS = {name: f"rl_training.settings.{name}:{words}Config" for name, words in
 ENTRY_POINTS = "rl_training.algorithms"  # the group in which packages name their trainers
 
 
-def register(name: str, trainer: Any) -> None:
+def register(name: str, trainer: object) -> None:
     """Make an algorithm known by a name: its Trainer, or where that is, as `module:Class`.
 
     A package does without this call: it names its trainers in the entry-point group `rl_training.algorithms`.
@@ -92,7 +92,7 @@ def _checked(trainer: Any, name: str) -> Any:
     return trainer
 
 
-def _place(name: Any) -> Any:
+def _place(name: object) -> Any:
     """The Trainer of a known algorithm, or where it is."""
     if not isinstance(name, str):
         raise ConfigError(f"unknown algorithm {name!r}; there are: {', '.join(algorithms())}")
@@ -120,7 +120,7 @@ def home_of(name: str) -> dict[str, str]:
     return home
 
 
-def require_algorithm(name: Any, home: Any) -> None:
+def require_algorithm(name: object, home: object) -> None:
     """Refuse a run whose algorithm is not here, with what its manifest says of where that is."""
     missing = isinstance(name, str) and not parts.is_name(name) and name not in algorithms()
     if missing and isinstance(home, dict) and "trainer" in home:

@@ -63,6 +63,6 @@ def escape_streams() -> tuple[Any, Any]:
     return before
 
 
-def unescaped(stream: Any) -> Any:
+def unescaped(stream: object) -> Any:
     """The stream below, for what is meant to steer the terminal: a live panel, the picture of an environment."""
     return stream.stream if isinstance(stream, Escaped) else stream

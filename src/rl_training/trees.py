@@ -13,7 +13,7 @@ def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return function(tree, *others)
 
 
-def tree_leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+def tree_leaves(tree: object, name: str) -> Iterator[tuple[str, Any]]:
     """Every array of a tree with its name, such as ("obs/camera", array)."""
     if isinstance(tree, dict):
         for key, value in tree.items():
@@ -22,7 +22,7 @@ def tree_leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, tree
 
 
-def put_rows(tree: Any, rows: Any, where: Any) -> None:
+def put_rows(tree: object, rows: object, where: Any) -> None:
     """tree[where] = rows, in every array."""
 
     def put(column: Any, new: Any) -> None:
@@ -31,7 +31,7 @@ def put_rows(tree: Any, rows: Any, where: Any) -> None:
     tree_map(put, tree, rows)
 
 
-def space_leaves(space: Any) -> Iterator[Any]:
+def space_leaves(space: object) -> Iterator[Any]:
     """Every plain space of a Tuple or Dict space, in their order; a plain space itself."""
     parts = getattr(space, "spaces", None)
     if parts is None:

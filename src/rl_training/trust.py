@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from rl_training.errors import UntrustedError
 from rl_training.parts import GIVEN, Doing, deed, is_name, names_in
+from rl_training.settings.config import Config
 
 Deeds = Iterator[tuple[str, str]]  # (the part of a value that is foreign, what it does)
 
@@ -25,33 +26,33 @@ class Foreign(NamedTuple):
     deed: str
 
 
-def _environments(names: Any) -> Deeds:
+def _environments(names: object) -> Deeds:
     """`module:EnvId` imports the module; several ids may be joined by `+`."""
     for name in (part for text in _texts(names) for part in text.split("+")):
         if ":" in name and not name.startswith(GIVEN):
             yield name, deed(name)
 
 
-def _arguments(values: Any) -> Deeds:
+def _arguments(values: object) -> Deeds:
     """Some environments make another one from what they are given, and import its module; others open addresses."""
     for text in _texts(values):
         if ":" in text:
             yield text, "is handed to the environment, which may import a module or call a machine by it"
 
 
-def _cluster(address: Any) -> Deeds:
+def _cluster(address: object) -> Deeds:
     """A Ray driver unpickles what its cluster sends, so a cluster can run any code here."""
     for text in _texts(address):
         yield text, "connects to a Ray cluster, which can run code on this machine"
 
 
-def _wandb(on: Any) -> Deeds:
+def _wandb(on: object) -> Deeds:
     """The account is the user's own, but the directory says which of its runs is written to."""
     if on:
         yield "true", "sends metrics to Weights & Biases, under the id in trackers.json if there is one"
 
 
-def _mlflow(on: Any) -> Deeds:
+def _mlflow(on: object) -> Deeds:
     """Unless the user's own variable names a server, the store is a local file."""
     store = os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:"
     if on and not store.startswith(LOCAL_STORES):
@@ -114,7 +115,9 @@ def foreign(config: Any, doing: Doing = "training") -> list[Foreign]:
     ]
 
 
-def refuse_untrusted(config: Any, trust: bool, own: Collection[str] = (), doing: Doing = "training") -> None:
+def refuse_untrusted(
+    config: Config, trust: bool, own: Collection[str] = (), doing: Doing = "training"
+) -> None:
     """Raise for the first foreign entry of a config, unless the user trusts it; `own` are keys that the user gave."""
     for entry in [] if trust else foreign(config, doing):
         if entry.key not in own:
@@ -128,7 +131,7 @@ def refusal(entry: Foreign) -> UntrustedError:
     )
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """Every text in a value, however deep."""
     if isinstance(value, str):
         yield value

@@ -15,7 +15,7 @@ MASK = "action_mask"
 BLOCKED = -1e8
 
 
-def mask_logits(logits: Tensor, obs: Any, columns: tuple[int, ...] | None = None) -> Tensor:
+def mask_logits(logits: Tensor, obs: object, columns: tuple[int, ...] | None = None) -> Tensor:
     """Logits [N, P] with those blocked that the `action_mask` [N, P] of a Dict observation forbids, if it has one.
 
     columns: those of `logits` that the entries of the mask are for, unless for all
@@ -30,7 +30,7 @@ def mask_logits(logits: Tensor, obs: Any, columns: tuple[int, ...] | None = None
     return logits.masked_fill(mask == 0, BLOCKED)
 
 
-def mask_of(obs: Any) -> Any:
+def mask_of(obs: object) -> Any:
     """The `action_mask` [N, P] of a Dict observation; None where there is none."""
     return obs.get(MASK) if isinstance(obs, dict) else None
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from rl_training.runtime.workflows import Result
 
 
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A shipped config (ppo/cartpole) or a file.")]
+ConfigSource = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A shipped config (ppo/cartpole) or a file.")
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Fields to change, values in YAML.")
 ]
@@ -160,12 +162,12 @@ def print_warning(text: str) -> None:
     print(f"warning: {printable_line(text)}", file=sys.stderr, flush=True)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """One line of strict JSON; numbers that JSON does not know (NaN, infinities) become null."""
     print(json.dumps(json_value(value), allow_nan=False), flush=True)
 
 
-def json_value(value: Any) -> Any:
+def json_value(value: object) -> Any:
     if isinstance(value, dict):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from rl_training.commands.options import Config, Overrides
+from rl_training.commands.options import ConfigSource, Overrides
 from rl_training.terminal import printable_line
 
 
 def schedule(
-    config: Config,
+    config: ConfigSource,
     overrides: Overrides = None,
     png: Annotated[Path | None, typer.Option(help="Also draw to this file (needs the extra plot).")] = None,
 ) -> None:

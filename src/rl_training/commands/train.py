@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_training.commands.options import (
-    Config,
+    ConfigSource,
     Json,
     Overrides,
     Quiet,
@@ -21,11 +21,12 @@ from rl_training.errors import ConfigError, UserError
 from rl_training.terminal import printable_line
 
 if TYPE_CHECKING:
+    from rl_training.settings.config import Config
     from rl_training.tools.experiments import Experiment
 
 
 def train(
-    config: Config,
+    config: ConfigSource,
     overrides: Overrides = None,
     run_dir: Annotated[
         Path | None,
@@ -67,7 +68,7 @@ def train(
 
 
 def train_seeds(
-    config: Any,
+    config: "Config",
     overrides: Sequence[str],
     seeds: str,
     jobs: int,

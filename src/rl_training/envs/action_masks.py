@@ -16,11 +16,12 @@ from gymnasium import spaces
 from rl_training.algorithms.masking import MASK, mask_of
 from rl_training.errors import ConfigError, RunError
 from rl_training.trees import space_leaves
+from rl_training.types import Env, Space
 
 OBSERVATION = "observation"
 
 
-def num_choices(space: spaces.Space[Any]) -> tuple[int, ...]:
+def num_choices(space: Space) -> tuple[int, ...]:
     """How many choices each part of a discrete action has; () for all other actions."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return tuple(count for leaf in space_leaves(space) for count in num_choices(leaf))
@@ -29,7 +30,7 @@ def num_choices(space: spaces.Space[Any]) -> tuple[int, ...]:
     return tuple(space.nvec.tolist()) if isinstance(space, spaces.MultiDiscrete) else ()
 
 
-def gives_masks_in_info(env: gym.Env[Any, Any]) -> bool:
+def gives_masks_in_info(env: Env) -> bool:
     """Whether an environment of discrete actions has a mask in its info; this resets it once to look."""
     if not num_choices(env.action_space):
         return False
@@ -40,7 +41,7 @@ def gives_masks_in_info(env: gym.Env[Any, Any]) -> bool:
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Puts the mask of `info` into the observation."""
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
+    def __init__(self, env: Env) -> None:
         gym.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
         inner = env.observation_space
@@ -65,7 +66,7 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         return (obs if isinstance(obs, dict) else {OBSERVATION: obs}) | {MASK: flat}
 
 
-def _parts(mask: Any, space: spaces.Space[Any]) -> list[Any]:
+def _parts(mask: Any, space: Space) -> list[Any]:
     """A mask in parts: one for each choice of a MultiDiscrete, and for each part of a Tuple or Dict with choices."""
     if isinstance(mask, dict) and isinstance(space, spaces.Dict):
         named = [(mask[key], part) for key, part in space.spaces.items() if key in mask]
@@ -77,7 +78,7 @@ def _parts(mask: Any, space: spaces.Space[Any]) -> list[Any]:
     return [mask]
 
 
-def check_mask_space(env_id: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+def check_mask_space(env_id: str, observation: Space, action: Space) -> None:
     """Refuse, in one line, a mask in a Dict observation that does not fit the actions."""
     if not isinstance(observation, spaces.Dict) or MASK not in observation.spaces:
         return
@@ -94,7 +95,7 @@ def check_mask_space(env_id: str, observation: spaces.Space[Any], action: spaces
         raise ConfigError(f"env_id {env_id!r}: its observation is nothing but an {MASK}")
 
 
-def refuse_empty_masks(obs: Any, choices: tuple[int, ...]) -> None:
+def refuse_empty_masks(obs: object, choices: tuple[int, ...]) -> None:
     """Raise RunError where a mask [B, P] leaves no action, which no policy can obey."""
     mask = mask_of(obs)
     if mask is None:

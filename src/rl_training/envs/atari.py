@@ -67,7 +67,7 @@ def is_atari(env_id: str) -> bool:
 
 
 def make_atari_lanes(
-    env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int | None, count: int, training: bool
+    env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: int | None, count: int, training: bool
 ) -> AtariLanes:
     """`count` games side by side. Evaluation plays whole games: no end at a lost life."""
     try:

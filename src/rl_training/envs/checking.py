@@ -32,6 +32,7 @@ from rl_training.envs.spaces import JOINT, check_action_space, check_observation
 from rl_training.errors import ConfigError
 from rl_training.settings.yaml import parse_yaml
 from rl_training.trees import put_rows, tree_map
+from rl_training.types import Env
 
 STEPS = 300  # taken in each check: several episodes of most small environments
 LANES = 2
@@ -64,10 +65,10 @@ class Episode(NamedTuple):
     steps: list[Step]
 
 
-MakeEnv = Callable[[], gym.Env[Any, Any]]
+MakeEnv = Callable[[], Env]
 
 
-def check_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> list[Finding]:
+def check_env(env_id: str, env_kwargs: Mapping[str, object] | None = None) -> list[Finding]:
     """Every check in turn; an unknown id or a missing package is a ConfigError with the nearest name."""
     make: MakeEnv = partial(make_env, env_id, dict(env_kwargs or {}), None)
     findings = []
@@ -264,12 +265,12 @@ CHECKS: dict[str, Callable[[MakeEnv], str]] = {
 FOUNDATIONS = ("make", "spaces", "reset", "step")
 
 
-def sample_actions(env: gym.Env[Any, Any], count: int) -> list[Any]:
+def sample_actions(env: Env, count: int) -> list[Any]:
     env.action_space.seed(SEED)
     return [env.action_space.sample() for _ in range(count)]
 
 
-def play(env: gym.Env[Any, Any], count: int) -> list[Episode]:
+def play(env: Env, count: int) -> list[Episode]:
     """`count` random steps, each episode with a seed of its own; the last one may be open."""
     episodes: list[Episode] = []
     over = True
@@ -307,5 +308,5 @@ def transitions(lanes: Lanes, actions: Sequence[np.ndarray], first_lane: int = 0
     return rows
 
 
-def lane_of(row: dict[str, Any], lane: int) -> dict[str, Any]:
+def lane_of(row: dict[str, object], lane: int) -> dict[str, Any]:
     return tree_map(lambda column: column[lane : lane + 1], row)

@@ -18,6 +18,7 @@ from rl_training.errors import EnvironmentFault, one_line
 from rl_training.state.leaves import require
 from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
+from rl_training.types import Space
 
 
 class CompiledSpaces(NamedTuple):
@@ -94,7 +95,7 @@ class CompiledEnvironments(Stateful):
         """Flat rows [..., O] as observations of the space."""
         return shaped(self.lanes.observation_space, rows)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         super().load_state_dict(state)
         rows = self._rows()
         observe_all(self.state, rows)
@@ -114,14 +115,14 @@ class CompiledEnvironments(Stateful):
 AnyEnvironments = Environments | CompiledEnvironments
 
 
-def flat_size(space: spaces.Space[Any]) -> int:
+def flat_size(space: Space) -> int:
     """How many numbers an observation has."""
     if isinstance(space, spaces.Dict):
         return sum(flat_size(part) for part in space.spaces.values())
     return int(np.prod(space.shape or ()))
 
 
-def shaped(space: spaces.Space[Any], rows: np.ndarray) -> Observation:
+def shaped(space: Space, rows: np.ndarray) -> Observation:
     """Flat rows [..., O] as observations [..., *shape] of a space, in its own type; a mask stands behind the rest."""
     if isinstance(space, spaces.Dict):
         choices = flat_size(space[MASK])

@@ -17,7 +17,7 @@ class CompiledEnv(gym.Env[Any, Any]):
     dynamics: ClassVar[Dynamics]
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.state = np.zeros(len(self.dynamics.lowest))
@@ -25,7 +25,7 @@ class CompiledEnv(gym.Env[Any, Any]):
         self.dynamics.reset(self.state, self.chance)
         return self._seen(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         taken = np.array(action, np.float64).reshape(-1)
         reward, terminated = self.dynamics.step(self.state, taken, self.chance)
         return self._seen(), float(reward), bool(terminated), False, {}

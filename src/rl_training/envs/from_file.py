@@ -21,7 +21,7 @@ def spec_of_file(env_id: str) -> EnvSpec | None:
     return EnvSpec(f"file/{match['name']}-v0", entry_point=partial(make_from_file, path, match["name"]))
 
 
-def make_from_file(path: str, name: str, **kwargs: Any) -> gym.Env[Any, Any]:
+def make_from_file(path: str, name: str, **kwargs: object) -> gym.Env[Any, Any]:
     """The environment; worker processes call this too."""
     made: gym.Env[Any, Any] = getattr(file_module(path), name)(**kwargs)
     return made

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.trees import tree_leaves, tree_map
+from rl_training.types import Space
 
 FAR = 0.1  # of a Box's width: farther outside than this is more than rounding
 
@@ -20,20 +21,20 @@ class Broken(Exception):
     """What is wrong with an environment, as a sentence."""
 
 
-def check_has_spaces(env: Any) -> None:
+def check_has_spaces(env: object) -> None:
     for name in ("observation_space", "action_space"):
         if not isinstance(getattr(env, name, None), gym.Space):
             raise Broken(f"it has no {name}; set self.{name} to a space of gymnasium.spaces in __init__")
 
 
-def check_reset_result(result: Any) -> None:
+def check_reset_result(result: object) -> None:
     if not (isinstance(result, tuple) and len(result) == 2):
         raise Broken("reset must return (observation, info)")
     if not isinstance(result[1], dict):
         raise Broken(f"the info of reset must be a dict, not {type(result[1]).__name__}")
 
 
-def check_step_result(result: Any) -> None:
+def check_step_result(result: object) -> None:
     if not (isinstance(result, tuple) and len(result) == 5):
         count = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         raise Broken(f"step must return (observation, reward, terminated, truncated, info), not {count}")
@@ -48,7 +49,7 @@ def check_step_result(result: Any) -> None:
         raise Broken(f"the info of step must be a dict, not {type(info).__name__}")
 
 
-def check_shape(space: gym.Space[Any], obs: Any) -> None:
+def check_shape(space: Space, obs: Any) -> None:
     """The observation has the structure and the shapes of its space."""
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(obs, dict) or set(obs) != set(space.spaces):
@@ -64,7 +65,7 @@ def check_shape(space: gym.Space[Any], obs: Any) -> None:
         raise Broken(f"an observation has shape {shape}, its space says {space.shape}")
 
 
-def check_in_space(space: gym.Space[Any], obs: Any) -> str:
+def check_in_space(space: Space, obs: Any) -> str:
     """Raise unless the observation is in its space; return what deserves a warning, or ""."""
     check_shape(space, obs)
     if isinstance(space, gym.spaces.Dict):
@@ -82,7 +83,7 @@ def check_in_space(space: gym.Space[Any], obs: Any) -> str:
     return ""
 
 
-def loose(space: gym.Space[Any], obs: Any) -> str:
+def loose(space: Space, obs: Any) -> str:
     """What training can live with and its user should know: a Box that says little about what is shown, or nothing."""
     if isinstance(space, gym.spaces.Dict):
         return next(filter(None, (loose(part, obs[key]) for key, part in space.spaces.items())), "")
@@ -104,11 +105,11 @@ def loose(space: gym.Space[Any], obs: Any) -> str:
     )
 
 
-def copied(tree: Any) -> Any:
+def copied(tree: object) -> Any:
     return tree_map(np.array, tree)
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: object, right: object) -> bool:
     """Equal in structure, shape, type and every bit."""
     pairs = [*tree_leaves(left, "")], [*tree_leaves(right, "")]
     if [name for name, _ in pairs[0]] != [name for name, _ in pairs[1]]:
@@ -120,7 +121,7 @@ def same(left: Any, right: Any) -> bool:
     )
 
 
-def short(space: gym.Space[Any]) -> str:
+def short(space: Space) -> str:
     """`Box(4)`, `Discrete(2)`: long bounds are of no use here."""
     if isinstance(space, gym.spaces.Box):
         return f"Box({', '.join(map(str, space.shape))})"

@@ -22,6 +22,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from rl_training.envs.interface import Broken, check_reset_result, check_shape, check_step_result
 from rl_training.errors import EnvironmentFault, one_line
 from rl_training.trees import put_rows, tree_map
+from rl_training.types import Env, Space
 
 Observation = Any  # an array [B, ...], or a dict of observations
 Actions = Sequence[Any]  # an array [B, ...]; a list of B for Tuple and Dict actions
@@ -54,8 +55,8 @@ class Lanes(Protocol):
     """What `Environments` needs of environments side by side."""
 
     count: int
-    observation_space: spaces.Space[Any]
-    action_space: spaces.Space[Any]
+    observation_space: Space
+    action_space: Space
     has_time_limit: bool
     # Where seeding is expensive: within so many steps of its seed a lane's next episodes are begun without one.
     steps_per_seed: int
@@ -88,7 +89,7 @@ class LocalLanes:
 
     steps_per_seed = 0
 
-    def __init__(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
+    def __init__(self, envs: Sequence[Env]) -> None:
         self.observation_space = envs[0].observation_space
         self.action_space = envs[0].action_space
         self.has_time_limit = has_time_limit(envs[0].spec)
@@ -172,7 +173,7 @@ class LocalLanes:
             self.due[lane] = self.clock + self.time_limit
         return result[0]
 
-    def stacked(self, rows: Sequence[Any]) -> Observation:
+    def stacked(self, rows: Sequence[object]) -> Observation:
         if self.kind is None:
             return stack(self.observation_space, rows)
         return stack_arrays(rows, *self.kind)
@@ -186,7 +187,7 @@ class LocalLanes:
                 return EnvironmentFault(f"cannot be used: {broken}", lane, broken=True)
         return self._misshapen(range(self.count), [result[0] for result in stepped], error)
 
-    def _misshapen(self, lanes: Sequence[int], rows: Sequence[Any], error: Exception) -> Exception:
+    def _misshapen(self, lanes: Sequence[int], rows: Sequence[object], error: Exception) -> Exception:
         for lane, obs in zip(lanes, rows, strict=True):
             try:
                 check_shape(self.observation_space, obs)
@@ -199,7 +200,7 @@ def raised(error: Exception, lane: int) -> EnvironmentFault:
     return EnvironmentFault(f"raised {one_line(error)}", lane)
 
 
-def without_wrappers(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int | None]:
+def without_wrappers(env: Env) -> tuple[Env, int | None]:
     """What is inside the wrappers that `gym.make` adds by itself, and the time limit they held."""
     limit = None
     while isinstance(env, TimeLimit | OrderEnforcing | PassiveEnvChecker):
@@ -277,7 +278,7 @@ class VectorLanes:
         self.envs.close()
 
 
-def stack(space: spaces.Space[Any], rows: Sequence[Any]) -> Observation:
+def stack(space: Space, rows: Sequence[Any]) -> Observation:
     """Observations of lanes as one, [B, ...]; they must have the shape of their space, which compiled loops rely on."""
     if isinstance(space, spaces.Dict):
         return {key: stack(part, [row[key] for row in rows]) for key, part in space.spaces.items()}

@@ -61,7 +61,7 @@ def layered(env: Env, recipe: Recipe) -> Env:
     return env if recipe.time_limit is None else TimeLimit(env, recipe.time_limit)
 
 
-def _check_wrapped(env: Any, wrapper: Any) -> None:
+def _check_wrapped(env: object, wrapper: object) -> None:
     name = parts.split(wrapper)[0]
     if not isinstance(env, gym.Env):
         raise ConfigError(f"wrappers: {name!r} gave {env!r}, which is no environment", ("wrappers",))

@@ -29,6 +29,7 @@ from rl_training.envs.worker_lanes import WorkerLanes
 from rl_training.errors import ConfigError, EnvironmentFault, about, did_you_mean, one_line
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.settings.config import Config
+from rl_training.types import Env
 
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 
@@ -83,8 +84,8 @@ def make_compiled(config: Config, count: int, seed: int, stream: str) -> Compile
     """`count` compiled environments; refuses, in one line, a config that asks for what they are not."""
     if asks_for_more(config):
         raise ConfigError(
-            "vectorization: compiled cannot be used: the config puts wrappers, frame_stack, action_repeat or time_limit "
-            "around the environment",
+            "vectorization: compiled cannot be used: the config puts wrappers, frame_stack, action_repeat or "
+            "time_limit around the environment",
             ("vectorization",),
         )
     with closing(make_env(config.env_id, config.env_kwargs, config.max_episode_steps)) as env:
@@ -102,7 +103,7 @@ def make_compiled(config: Config, count: int, seed: int, stream: str) -> Compile
     return CompiledEnvironments(found, lanes, **how)
 
 
-def compiled_dynamics(env: gym.Env[Any, Any], env_kwargs: Mapping[str, Any]) -> Dynamics | str:
+def compiled_dynamics(env: Env, env_kwargs: Mapping[str, object]) -> Dynamics | str:
     """The dynamics that are equal to those of an environment as it was made, or why there are none."""
     spec = env.spec
     if env_kwargs:
@@ -142,18 +143,18 @@ def refuse_layers_on_atari(config: Config) -> None:
             )
 
 
-def make_whole(recipe: Recipe) -> gym.Env[Any, Any]:
+def make_whole(recipe: Recipe) -> Env:
     """One environment with all that a config puts around it."""
     return layered(make_bare(*recipe[:3]), recipe)
 
 
-def make_env(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int | None) -> gym.Env[Any, Any]:
+def make_env(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: int | None) -> Env:
     """One environment with nothing around it that a config asks for."""
     return make_whole(Recipe(env_id, env_kwargs, max_episode_steps))
 
 
 @about("env_id")
-def make_bare(env_id: str, env_kwargs: Mapping[str, Any], max_episode_steps: int | None) -> gym.Env[Any, Any]:
+def make_bare(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: int | None) -> Env:
     """One environment: any registered Gymnasium id, or `module:EnvId`, which imports the module first."""
     try:
         # The passive checker costs a third of CartPole's step; `rl-training check-env` does its work once.
@@ -210,7 +211,7 @@ def try_out(config: Config) -> None:
         warnings.warn(told, stacklevel=3)
 
 
-def _try_first_step(config: Config, env: gym.Env[Any, Any]) -> None:
+def _try_first_step(config: Config, env: Env) -> None:
     try:
         check_spaces(config.env_id, env)
         first_step(env)

@@ -11,6 +11,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rl_training.types import Env
+
 SIZE = 64  # pixels per side
 WIDTH = 4.8  # what the picture shows of the track, in metres
 GROUND = 48.0  # row of the cart's axle
@@ -42,7 +44,7 @@ def draw(position: float, angle: float) -> np.ndarray:
 class Camera(gym.ObservationWrapper[Any, Any, Any]):
     """Shows where cart and pole are; how fast they move shows in two pictures only."""
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
+    def __init__(self, env: Env) -> None:
         super().__init__(env)
         self.observation_space = gym.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
 
@@ -50,7 +52,7 @@ class Camera(gym.ObservationWrapper[Any, Any, Any]):
         return draw(float(observation[0]), float(observation[2]))
 
 
-def cartpole_pixels(**kwargs: Any) -> gym.Env[Any, Any]:
+def cartpole_pixels(**kwargs: Any) -> Env:
     from gymnasium.envs.classic_control import CartPoleEnv
 
     return Camera(CartPoleEnv(**kwargs))

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from rl_training.envs.wrappers import is_text
 from rl_training.errors import ConfigError
 from rl_training.trees import space_leaves
+from rl_training.types import Space
 
 PLAIN_OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -25,7 +26,7 @@ JOINT: tuple[type, ...] = (spaces.Tuple, spaces.Dict)  # of several actions at o
 EXACT = 2**24  # whole numbers below it are exact in float32
 
 
-def check_observation_space(space: spaces.Space[Any], where: str) -> None:
+def check_observation_space(space: Space, where: str) -> None:
     """Refuse, in one line, an observation space that no encoder understands."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
@@ -45,9 +46,7 @@ def check_observation_space(space: spaces.Space[Any], where: str) -> None:
         raise ConfigError(f"{where} is a Box of {space.dtype}, which is not a number")
 
 
-def check_action_space(
-    space: spaces.Space[Any], where: str, allowed: tuple[type, ...] = (*ACTIONS, *JOINT)
-) -> None:
+def check_action_space(space: Space, where: str, allowed: tuple[type, ...] = (*ACTIONS, *JOINT)) -> None:
     """Refuse, in one line, an action space that the algorithm cannot handle."""
     if not isinstance(space, allowed):
         names = ", ".join(kind.__name__ for kind in allowed)
@@ -65,7 +64,7 @@ def check_action_space(
         )
 
 
-def action_codec(space: spaces.Space[Any]) -> ActionCodec | JointCodec:
+def action_codec(space: Space) -> ActionCodec | JointCodec:
     """How actions of a space become the environment's, and back."""
     return JointCodec(space) if isinstance(space, JOINT) else ActionCodec(space)
 
@@ -73,7 +72,7 @@ def action_codec(space: spaces.Space[Any]) -> ActionCodec | JointCodec:
 class ActionCodec:
     """Turns a batch of model-space actions into what the environments are stepped with."""
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: Space) -> None:
         self.space = space
         self.start: Any = 0
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -131,7 +130,7 @@ class ActionCodec:
 class JointCodec:
     """The same for Tuple and Dict actions: the codecs of their leaves side by side, in rows [B, K] of float32."""
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: Space) -> None:
         self.space = space
         self.leaves = [ActionCodec(leaf) for leaf in space_leaves(space)]
         # A Discrete's model actions are [B], all others are rows.
@@ -167,7 +166,7 @@ class JointCodec:
         ]
 
 
-def _assembled(space: spaces.Space[Any], leaves: Iterator[Any]) -> Any:
+def _assembled(space: Space, leaves: Iterator[Any]) -> Any:
     """The action of a nested space from those of its leaves."""
     if isinstance(space, spaces.Tuple):
         return tuple(_assembled(part, leaves) for part in space.spaces)
@@ -176,7 +175,7 @@ def _assembled(space: spaces.Space[Any], leaves: Iterator[Any]) -> Any:
     return next(leaves)
 
 
-def same_layout(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
+def same_layout(one: Space, other: Space) -> bool:
     """Whether a network for one space takes what is in the other: bounds and precision may differ."""
     if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
         same = one.spaces.keys() == other.spaces.keys()
@@ -191,7 +190,7 @@ def same_layout(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
     return all(np.array_equal(getattr(one, n, 0), getattr(other, n, 0)) for n in ("n", "nvec", "start"))
 
 
-def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
+def space_to_json(space: Space) -> dict[str, Any]:
     """A space as plain values, so that a policy can be rebuilt from a checkpoint without its environment."""
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": {key: space_to_json(part) for key, part in space.spaces.items()}}

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from rl_training.envs.interface import (
@@ -25,8 +24,9 @@ from rl_training.envs.interface import (
 )
 from rl_training.envs.lanes import without_wrappers
 from rl_training.state.seeding import generators_kept
+from rl_training.types import Env
 
-MakeEnv = Callable[[], gym.Env[Any, Any]]
+MakeEnv = Callable[[], Env]
 SECONDS = 0.3  # of the processor, for all of it
 SEEDS = range(4)  # of the episodes
 STEPS = 16  # of each, at most
@@ -52,7 +52,7 @@ def is_known(spec: EnvSpec | None) -> bool:
     return all(module.startswith(OF_THESE) for module in modules)
 
 
-def first_step(env: gym.Env[Any, Any]) -> None:
+def first_step(env: Env) -> None:
     """One reset and one step, checked; raises `Broken`, or whatever the environment raises."""
     # Gymnasium's wrappers would fail at what a step returns before we can look at it.
     bare = without_wrappers(env)[0]
@@ -72,7 +72,7 @@ def is_masked(obs: Any, info: Any) -> bool:
     return "action_mask" in info or (isinstance(obs, dict) and "action_mask" in obs)
 
 
-def look_closer(env: gym.Env[Any, Any], make: MakeEnv, making: float) -> list[str]:
+def look_closer(env: Env, make: MakeEnv, making: float) -> list[str]:
     """What is worth a warning, found within `SECONDS` of the processor.
 
     `making` are the seconds that `env` took: only where another one is quick to make are there two.
@@ -84,7 +84,7 @@ def look_closer(env: gym.Env[Any, Any], make: MakeEnv, making: float) -> list[st
             return []
 
 
-def _findings(env: gym.Env[Any, Any], make: MakeEnv, making: float) -> Iterator[str]:
+def _findings(env: Env, make: MakeEnv, making: float) -> Iterator[str]:
     began, bare = time.process_time(), without_wrappers(env)[0]
     with ExitStack() as opened:
         episodes = {seed: [*_episode(bare, seed, None, began + SECONDS / 2)] for seed in SEEDS}
@@ -109,7 +109,7 @@ def _findings(env: gym.Env[Any, Any], make: MakeEnv, making: float) -> Iterator[
                     return
 
 
-def _episode(env: gym.Env[Any, Any], seed: int, actions: list[Any] | None, until: float) -> Iterator[Taken]:
+def _episode(env: Env, seed: int, actions: list[object] | None, until: float) -> Iterator[Taken]:
     """An episode from its first observation (step 0): with these actions, or else at random, while there is time."""
     if time.process_time() > until:
         return

@@ -15,7 +15,6 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
@@ -23,6 +22,7 @@ from rl_training.envs.lanes import Actions, LocalLanes
 from rl_training.errors import ConfigError, EnvironmentFault, one_line, traceback_of
 from rl_training.processes import end_with_the_parent, ignore_signals
 from rl_training.trees import put_rows
+from rl_training.types import Env
 
 NAME = "rl_training environment"  # of a worker's process, with the number of its lane
 WITHOUT_GUARD = 64  # a worker's exit code where the script that started it would train again
@@ -59,10 +59,10 @@ class Columns:
 
 def serve(
     pipe: connection.Connection,
-    make: Callable[[], gym.Env[Any, Any]],
+    make: Callable[[], Env],
     lane: int,
     count: int,
-    memory: Any,
+    memory: object,
 ) -> None:
     """The life of a worker: make the environment, then do what is asked until the trainer is gone."""
     ignore_signals()
@@ -77,7 +77,7 @@ def serve(
             pipe.send(answer)
 
 
-def _attempt(lane: int, function: Callable[..., Any], *arguments: Any) -> Any:
+def _attempt(lane: int, function: Callable[..., Any], *arguments: object) -> Any:
     try:
         return function(*arguments)
     except Exception as error:  # whatever the environment raises
@@ -87,7 +87,7 @@ def _attempt(lane: int, function: Callable[..., Any], *arguments: Any) -> Any:
 class Worker:
     """What can be asked of a worker: the methods of a lane, with its answers in the shared columns."""
 
-    def __init__(self, env: gym.Env[Any, Any], lane: int, count: int, memory: Any) -> None:
+    def __init__(self, env: Env, lane: int, count: int, memory: Any) -> None:
         self.lanes, self.lane = LocalLanes([env]), lane
         self.columns = Columns(env.observation_space, env.action_space, count, memory)
 

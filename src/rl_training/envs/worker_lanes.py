@@ -28,6 +28,7 @@ from rl_training.envs.worker import GUARD, NAME, WITHOUT_GUARD, Columns, Told, s
 from rl_training.errors import ConfigError, Elsewhere, EnvironmentFault, one_line
 from rl_training.processes import ensure_fork_server
 from rl_training.trees import tree_map
+from rl_training.types import Env
 
 SLICE = 1.0  # seconds of waiting at a time: of a stop of all processes, however long, only one counts
 CLOSING = 5.0  # seconds that environments have to close
@@ -43,10 +44,10 @@ class WorkerLanes:
 
     def __init__(
         self,
-        env: gym.Env[Any, Any],
+        env: Env,
         count: int,
         timeout: float | None,
-        make: Callable[..., gym.Env[Any, Any]] | None = None,
+        make: Callable[..., Env] | None = None,
     ) -> None:
         assert env.spec is not None
         self.count, self.timeout = count, timeout
@@ -120,7 +121,7 @@ class WorkerLanes:
     def close(self) -> None:
         """End the workers; done once, by whoever comes first."""
 
-    def _ask(self, lane: int, name: str, *arguments: Any) -> None:
+    def _ask(self, lane: int, name: str, *arguments: object) -> None:
         with suppress(OSError):  # it is gone, as waiting for its answer will show
             self.workers[lane][1].send((name, arguments))
 
@@ -142,7 +143,7 @@ class WorkerLanes:
                     raise self._ended(EnvironmentFault(said, lane))
         return [answers[lane] for lane in lanes]
 
-    def _take(self, lane: int, seconds: float, answers: dict[int, Any]) -> bool:
+    def _take(self, lane: int, seconds: float, answers: dict[int, object]) -> bool:
         """Whether a lane answered within these seconds; raises its fault, or how it died."""
         process, pipe = self.workers[lane]
         ready = [descriptor for descriptor, _ in self.ears[lane].poll(1000 * seconds)]

@@ -17,6 +17,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.types import Space
+
 MASK = "action_mask"  # of which only the newest counts
 Env = gym.Env[Any, Any]
 
@@ -28,7 +30,7 @@ class _Observed(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.observation_space = self.shown_space(env.observation_space)
 
-    def shown_space(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
+    def shown_space(self, space: Space) -> Space:
         raise NotImplementedError
 
     def shown(self, obs: Any) -> Any:
@@ -46,7 +48,7 @@ class _Observed(gym.Wrapper[Any, Any, Any, Any]):
 class TupleAsDict(_Observed):
     """A Tuple observation as a Dict with the keys "0", "1" and so on, however deep."""
 
-    def shown_space(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
+    def shown_space(self, space: Space) -> Space:
         if isinstance(space, spaces.Tuple):
             return spaces.Dict({str(i): self.shown_space(part) for i, part in enumerate(space.spaces)})
         if isinstance(space, spaces.Dict):
@@ -57,7 +59,7 @@ class TupleAsDict(_Observed):
         return as_dict(obs)
 
 
-def as_dict(obs: Any) -> Any:
+def as_dict(obs: object) -> Any:
     """What `TupleAsDict` shows of an observation."""
     if isinstance(obs, tuple):
         return {str(i): as_dict(part) for i, part in enumerate(obs)}
@@ -66,13 +68,13 @@ def as_dict(obs: Any) -> Any:
     return obs
 
 
-def has_tuple(space: spaces.Space[Any]) -> bool:
+def has_tuple(space: Space) -> bool:
     """Whether there is a Tuple in a space."""
     inner = space.spaces.values() if isinstance(space, spaces.Dict) else ()
     return isinstance(space, spaces.Tuple) or any(map(has_tuple, inner))
 
 
-def is_text(space: spaces.Space[Any]) -> bool:
+def is_text(space: Space) -> bool:
     """Whether a space holds text: Gymnasium's own, and those like it."""
     return isinstance(space, spaces.Text) or (space.dtype is not None and space.dtype.kind in "US")
 
@@ -80,7 +82,7 @@ def is_text(space: spaces.Space[Any]) -> bool:
 class DropText(_Observed):
     """Leaves out the text of Dict observations, such as MiniGrid's `mission`; what remains alone is shown bare."""
 
-    def shown_space(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
+    def shown_space(self, space: Space) -> Space:
         if not isinstance(space, spaces.Dict):
             raise ValueError(f"DropText needs a Dict observation, not {space}")
         self.kept = [key for key, part in space.spaces.items() if not is_text(part)]
@@ -101,7 +103,7 @@ class EncodeText(_Observed):
         self.size = size
         super().__init__(env)
 
-    def shown_space(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
+    def shown_space(self, space: Space) -> Space:
         if isinstance(space, spaces.Dict):
             return spaces.Dict({key: self.shown_space(part) for key, part in space.spaces.items()})
         return spaces.Box(0.0, np.inf, (self.size,), np.float32) if is_text(space) else space
@@ -150,7 +152,7 @@ class FrameStack(_Observed):
         super().__init__(env)
         self.frames: deque[Any] = deque(maxlen=count)
 
-    def shown_space(self, space: spaces.Space[Any], name: str = "") -> spaces.Space[Any]:
+    def shown_space(self, space: Space, name: str = "") -> Space:
         if isinstance(space, spaces.Dict):
             parts = space.spaces.items()
             return spaces.Dict({key: self.shown_space(part, f"{name}/{key}") for key, part in parts})
@@ -178,7 +180,7 @@ class FrameStack(_Observed):
         self.frames.extend([obs] * (1 if self.frames else self.count))
         return self._stacked(list(self.frames), self.env.observation_space, "")
 
-    def _stacked(self, frames: list[Any], space: spaces.Space[Any], name: str) -> Any:
+    def _stacked(self, frames: list[Any], space: Space, name: str) -> Any:
         if isinstance(space, spaces.Dict):
             return {
                 key: self._stacked([frame[key] for frame in frames], part, f"{name}/{key}")

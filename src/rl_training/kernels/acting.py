@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, Family
 from rl_training.compiling import njit
@@ -89,14 +89,15 @@ class SmallActorCritic:
 class SmallNetwork:
     """The forward pass of an encoder and its linear head on the CPU: observations [B, ...] → [B, outputs]."""
 
-    def __init__(self, encoder: nn.Sequential, head: nn.Module) -> None:
+    def __init__(self, encoder: nn.Sequential, head: nn.Linear) -> None:
         self.encoder, self.head = encoder, head
         self._look_again()
 
     @classmethod
     def of(cls, network: Any, kind: type[nn.Module]) -> SmallNetwork | None:
         """For a network of this kind that is dense throughout, an `encoder` and a `head`; None for all others."""
-        if not is_exact(network, kind) or not _on_cpu(network):
+        exact = is_exact(network, kind)
+        if not exact or not _on_cpu(network):
             return None
         layers = dense_layers(network.encoder, network.head)
         return cls(network.encoder, network.head) if layers and layers[1] in ACTIVATIONS else None
@@ -131,7 +132,7 @@ def _on_cpu(network: nn.Module) -> bool:
     return next(network.parameters()).device.type == "cpu"
 
 
-def _view(parameter: Any) -> np.ndarray:
+def _view(parameter: Tensor) -> np.ndarray:
     return parameter.detach().numpy()
 
 
@@ -139,7 +140,7 @@ def _activation(encoder: nn.Module) -> int:
     return next(ACTIVATIONS[type(layer)] for layer in encoder.modules() if type(layer) in ACTIVATIONS)
 
 
-def _layers(encoder: nn.Module, head: Any) -> Layers:
+def _layers(encoder: nn.Module, head: nn.Linear) -> Layers:
     dense = [layer for layer in encoder.modules() if isinstance(layer, nn.Linear)] + [head]
     return tuple(_view(layer.weight) for layer in dense), tuple(_view(layer.bias) for layer in dense)
 

@@ -10,9 +10,9 @@ that makes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from llvmlite import ir
@@ -23,6 +23,11 @@ from rl_training.algorithms.muzero import EPSILON
 from rl_training.compiling import njit
 from rl_training.kernels.acting import FAST, fast_tanh
 from rl_training.kernels.supports import C1, C2, C3, C4, C5, C6, LEAST, LOG2_E, ONE_BITS, ROUND
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.typing import Context
+    from numba.core.typing.templates import Signature
 
 LANES = 16
 ROWS = 64  # of a support that are summed up at once
@@ -35,8 +40,8 @@ NUMBER, INDEX, BITS = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 class _Lanes:
     """The numbers of all lanes in a function that is being compiled; what is done to them is done to each."""
 
-    builder: Any
-    value: Any
+    builder: ir.IRBuilder
+    value: ir.Value
 
     def __add__(self, other: _Lanes | np.float32 | float) -> _Lanes:
         return self._with(self.builder.fadd(self.value, self._value(other), flags=("contract",)))
@@ -68,54 +73,63 @@ class _Lanes:
         whole = self.builder.add(shifted, ir.Constant(bits, [ONE_BITS] * count))
         return (power + 1.0) * self._with(self.builder.bitcast(whole, self.value.type))
 
-    def _with(self, value: Any) -> _Lanes:
+    def _with(self, value: ir.Value) -> _Lanes:
         return _Lanes(self.builder, value)
 
-    def _value(self, other: _Lanes | np.float32 | float) -> Any:
+    def _value(self, other: _Lanes | np.float32 | float) -> ir.Value:
         if isinstance(other, _Lanes):
             return other.value
         return ir.Constant(self.value.type, [float(other)] * self.value.type.count)
 
 
+class _Array(Protocol):
+    """An array in a function that is being compiled."""
+
+    data: ir.Value
+    shape: ir.Value
+
+
 class _Writer:
     """Loads and stores of the first `lanes` lanes, in a function that is being compiled."""
 
-    def __init__(self, builder: Any, lanes: int) -> None:
+    def __init__(self, builder: ir.IRBuilder, lanes: int) -> None:
         self.builder, self.lanes, self.vector = builder, lanes, ir.VectorType(NUMBER, lanes)
 
-    def row(self, block: Any, index: Any) -> Any:
+    def row(self, block: _Array, index: ir.Value) -> ir.Value:
         start = self.builder.gep(block.data, [self.builder.mul(index, INDEX(LANES))])
         return self.builder.bitcast(start, self.vector.as_pointer())
 
-    def load(self, block: Any, index: Any) -> _Lanes:
+    def load(self, block: _Array, index: ir.Value) -> _Lanes:
         return _Lanes(self.builder, self.builder.load(self.row(block, index), align=4))
 
-    def store(self, lanes: _Lanes, block: Any, index: Any) -> None:
+    def store(self, lanes: _Lanes, block: _Array, index: ir.Value) -> None:
         self.builder.store(lanes.value, self.row(block, index), align=4)
 
-    def spread(self, number: Any) -> _Lanes:
+    def spread(self, number: ir.Value) -> _Lanes:
         """One number in all lanes."""
         nothing, places = ir.Constant(self.vector, ir.Undefined), ir.VectorType(BITS, self.lanes)
         first = self.builder.insert_element(nothing, number, BITS(0))
         same = self.builder.shuffle_vector(first, nothing, ir.Constant(places, [0] * self.lanes))
         return _Lanes(self.builder, same)
 
-    def variable(self, start: _Lanes) -> Any:
+    def variable(self, start: _Lanes) -> ir.Value:
         place = cgutils.alloca_once(self.builder, self.vector)
         self.set(place, start)
         return place
 
-    def get(self, place: Any) -> _Lanes:
+    def get(self, place: ir.Value) -> _Lanes:
         return _Lanes(self.builder, self.builder.load(place))
 
-    def set(self, place: Any, lanes: _Lanes) -> None:
+    def set(self, place: ir.Value, lanes: _Lanes) -> None:
         self.builder.store(lanes.value, place)
 
 
 def _compiled(write: Callable[..., None], lanes: int, arrays: int) -> Any:
     """What `write` writes, as numba wants it: a function of some arrays and then, maybe, an index."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         views = [
             context.make_array(kind)(context, builder, value)
             for kind, value in zip(signature.args[:arrays], arguments[:arrays], strict=True)
@@ -129,7 +143,15 @@ def _compiled(write: Callable[..., None], lanes: int, arrays: int) -> Any:
 def _tile(rows: int, lanes: int) -> Any:
     """Some rows of max(W X + b, floor), all sums in registers."""
 
-    def write(writer: _Writer, weight: Any, bias: Any, block: Any, out: Any, first: Any, floor: Any) -> None:
+    def write(
+        writer: _Writer,
+        weight: _Array,
+        bias: _Array,
+        block: _Array,
+        out: _Array,
+        first: ir.Value,
+        floor: ir.Value,
+    ) -> None:
         builder = writer.builder
         count = cgutils.unpack_tuple(builder, weight.shape)[1]
         numbers = [builder.add(first, INDEX(r)) for r in range(rows)]
@@ -147,7 +169,15 @@ def _tile(rows: int, lanes: int) -> Any:
             writer.store(writer.get(total).at_least(writer.spread(floor)), out, number)
 
     @intrinsic
-    def tile(typing: Any, weight: Any, bias: Any, block: Any, out: Any, first: Any, floor: Any) -> Any:
+    def tile(
+        typing: Context,
+        weight: types.Array,
+        bias: types.Array,
+        block: types.Array,
+        out: types.Array,
+        first: types.Type,
+        floor: types.Type,
+    ) -> Any:
         return types.void(weight, bias, block, out, types.int64, types.float32), _compiled(write, lanes, 4)
 
     return tile
@@ -229,14 +259,14 @@ def add_rows(block, table, index):  # type: ignore[no-untyped-def]
 def _highest(lanes: int) -> Any:
     """The largest of each column of a block."""
 
-    def write(writer: _Writer, block: Any, out: Any) -> None:
+    def write(writer: _Writer, block: _Array, out: _Array) -> None:
         top = writer.variable(writer.load(block, INDEX(0)))
         with cgutils.for_range(writer.builder, cgutils.unpack_tuple(writer.builder, block.shape)[0]) as loop:
             writer.set(top, writer.load(block, loop.index).at_least(writer.get(top)))
         writer.store(writer.get(top), out, INDEX(0))
 
     @intrinsic
-    def highest(typing: Any, block: Any, out: Any) -> Any:
+    def highest(typing: Context, block: types.Array, out: types.Array) -> Any:
         return types.void(block, out), _compiled(write, lanes, 2)
 
     return highest
@@ -245,7 +275,7 @@ def _highest(lanes: int) -> Any:
 def _exponentials(lanes: int) -> Any:
     """Σ eˣ and Σ i eˣ over the rows i of logits [n, LANES], x being the logits less `tops` [1, LANES]."""
 
-    def write(writer: _Writer, logits: Any, tops: Any, out: Any) -> None:
+    def write(writer: _Writer, logits: _Array, tops: _Array, out: _Array) -> None:
         builder = writer.builder
         top, zero = writer.load(tops, INDEX(0)), writer.spread(NUMBER(0.0))
         total, weighted = writer.variable(zero), writer.variable(zero)
@@ -258,7 +288,7 @@ def _exponentials(lanes: int) -> Any:
         writer.store(writer.get(weighted), out, INDEX(1))
 
     @intrinsic
-    def exponentials(typing: Any, logits: Any, tops: Any, out: Any) -> Any:
+    def exponentials(typing: Context, logits: types.Array, tops: types.Array, out: types.Array) -> Any:
         return types.void(logits, tops, out), _compiled(write, lanes, 3)
 
     return exponentials

@@ -65,7 +65,7 @@ class _Convolution(torch.autograd.Function):
         return _forward(picture, weight, bias, stride)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Stride], output: Tensor) -> None:
         picture, weight, _, ctx.stride = inputs
         ctx.save_for_backward(picture, weight, output)
 

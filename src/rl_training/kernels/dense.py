@@ -6,8 +6,7 @@ gradients of a stack of dense layers are five lines, and no graph is needed belo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from rl_training.networks.encoders import Flat
 Backward = Callable[[Tensor], None]
 
 
-def dense_layers(encoder: Any, head: Any) -> tuple[list[nn.Linear], type[nn.Module]] | None:
+def dense_layers(encoder: nn.Module, head: nn.Module) -> tuple[list[nn.Linear], type[nn.Module]] | None:
     """The layers of a vector's encoder and of its linear head, and the one activation between them.
 
     None for all other networks: pictures, no hidden layer, anything that is not exactly what `make_encoder` makes.
@@ -34,11 +33,11 @@ def dense_layers(encoder: Any, head: Any) -> tuple[list[nn.Linear], type[nn.Modu
     return layers[0], layers[1].pop()
 
 
-def stacked(modules: list[Any]) -> tuple[list[nn.Linear], set[type[nn.Module]]] | None:
+def stacked(modules: Sequence[nn.Module]) -> tuple[list[nn.Linear], set[type[nn.Module]]] | None:
     """Dense layers and the kinds of activations between them; None if they do not take turns, or are not exact."""
-    layers, activations = modules[::2], modules[1::2]
-    dense = all(is_exact(layer, nn.Linear) and layer.bias is not None for layer in layers)
-    if not dense or len(activations) != len(layers) - 1:
+    layers = [layer for layer in modules[::2] if is_exact(layer, nn.Linear) and layer.bias is not None]
+    activations = modules[1::2]
+    if len(layers) != len(modules[::2]) or len(activations) != len(layers) - 1:
         return None
     kinds = {type(each) for each in activations}
     return (layers, kinds) if all(is_exact(each, *kinds) for each in activations) else None
@@ -90,7 +89,7 @@ class DenseStack:
                     slope = torch.ops.aten.tanh_backward(slope, hidden[k])
 
 
-def _gradient(parameter: Any) -> Tensor:
+def _gradient(parameter: Tensor) -> Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 import torch
 from torch import nn
 
 Path = TypeVar("Path")
+Module = TypeVar("Module", bound=nn.Module)
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
-def is_exact(module: Any, *kinds: type[nn.Module]) -> bool:
+def is_exact(module: object, *kinds: type[Module]) -> TypeGuard[Module]:
     """Whether a module is of one of these very classes and is called as they say; its parts are not looked at.
 
     A parametrization gives a module a class of its own.

@@ -43,7 +43,7 @@ class SmallModel:
         self._look_again()
 
     @classmethod
-    def of(cls, dynamics: VectorDynamics, prediction: Any, *more: Any) -> SmallModel | None:
+    def of(cls, dynamics: VectorDynamics, prediction: nn.Sequential, *more: Any) -> SmallModel | None:
         """For dense layers whose activation is known here, `dynamics` being exactly ours; None for all others."""
         rows = is_exact(dynamics.state, nn.Linear) and is_exact(dynamics.action, nn.Embedding)
         if not rows or not all(is_exact(layers, nn.Sequential) for layers in (dynamics.rest, prediction)):
@@ -78,7 +78,7 @@ class SmallModel:
         return reward, logits, value, following
 
 
-def dense_layer(layer: Any) -> tuple[np.ndarray, np.ndarray]:
+def dense_layer(layer: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
     return _view(layer.weight), _view(layer.bias)
 
 

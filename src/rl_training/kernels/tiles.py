@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import functools
 import platform
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.typing import Context
+    from numba.core.typing.templates import Signature
 
 LANES = 8
 COLUMNS = 2 * LANES  # of a tile
@@ -42,10 +48,20 @@ def strips(rows: int) -> tuple[int, int, int]:
 
 
 @intrinsic(prefer_literal=True)
-def _add_products(typing: Any, rows: Any, depth: Any, repeats: Any, out: Any, left: Any, right: Any) -> Any:
+def _add_products(
+    typing: Context,
+    rows: types.IntegerLiteral,
+    depth: types.IntegerLiteral,
+    repeats: types.Integer,
+    out: types.UniTuple,
+    left: types.UniTuple,
+    right: types.UniTuple,
+) -> Any:
     count, higher, height = strips(rows.literal_value)
 
-    def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def generate(
+        context: BaseContext, build: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+    ) -> ir.Value:
         _, _, times, *factors = values
         addresses = [cgutils.unpack_tuple(build, factor) for factor in factors]
         done = 0
@@ -61,25 +77,32 @@ def _add_products(typing: Any, rows: Any, depth: Any, repeats: Any, out: Any, le
 
 
 def _add_tile(
-    build: ir.IRBuilder, height: int, depth: int, times: Any, first: Any, out: Any, left: Any, right: Any
+    build: ir.IRBuilder,
+    height: int,
+    depth: int,
+    times: ir.Value,
+    first: ir.Value,
+    out: Sequence[ir.Value],
+    left: Sequence[ir.Value],
+    right: Sequence[ir.Value],
 ) -> None:
     """Some rows from the `first` on."""
     fma = cgutils.get_or_insert_function(
         build.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fma.v{LANES}f32"
     )
 
-    def after(address: Any, stride: Any, steps: int) -> Any:
+    def after(address: ir.Value, stride: ir.Value, steps: int) -> ir.Value:
         return build.add(address, build.mul(stride, INDEX(steps)))
 
-    def row(start: Any, offsets: Any, m: int) -> Any:
+    def row(start: ir.Value, offsets: ir.Value, m: int) -> ir.Value:
         place = build.add(offsets, build.mul(build.add(first, INDEX(m)), INDEX(INDEX_BYTES)))
         return build.add(start, build.load(build.inttoptr(place, INDEX.as_pointer())))
 
-    def vectors(address: Any) -> list[Any]:
+    def vectors(address: ir.Value) -> list[ir.Value]:
         places = (build.add(address, INDEX(NUMBER_BYTES * lane)) for lane in range(0, COLUMNS, LANES))
         return [build.inttoptr(place, VECTOR.as_pointer()) for place in places]
 
-    def in_all_lanes(address: Any) -> Any:
+    def in_all_lanes(address: ir.Value) -> ir.Value:
         number = build.load(build.inttoptr(address, NUMBER.as_pointer()), align=NUMBER_BYTES)
         one = build.insert_element(ir.Constant(VECTOR, ir.Undefined), number, LANE(0))
         return build.shuffle_vector(one, one, ir.Constant(ir.VectorType(LANE, LANES), [0] * LANES))

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
+from rl_training.settings.config import Config
 from rl_training.terminal import Escaped, printable_line, unescaped
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Display(Protocol):
     however the run ends.
     """
 
-    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None: ...
+    def start(self, config: Config, run_dir: Path, steps: int, total: int) -> None: ...
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None: ...
 
@@ -61,7 +62,7 @@ def script_display(quiet: bool) -> Display:
 class QuietDisplay:
     """Shows warnings, nothing else."""
 
-    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
+    def start(self, config: Config, run_dir: Path, steps: int, total: int) -> None:
         pass
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
@@ -87,7 +88,7 @@ class PlainDisplay(QuietDisplay):
         self.next_line_at = 0.0
         self.gathered: dict[str, tuple[int, float]] = {}  # metric -> (step, value)
 
-    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
+    def start(self, config: Config, run_dir: Path, steps: int, total: int) -> None:
         self.total = total
         self.next_line_at = steps + (total - steps) / self.lines
         self._print(headline(config))
@@ -159,7 +160,7 @@ class LiveDisplay(QuietDisplay):
         self.evaluations: list[tuple[int, float]] = []
         self.drawn_at = 0.0
 
-    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
+    def start(self, config: Config, run_dir: Path, steps: int, total: int) -> None:
         self.headline = printable_line(headline(config))
         self.run_dir, self.steps, self.total = run_dir, steps, max(total, 1)
         self.knob_names = knob_names(config)
@@ -254,7 +255,7 @@ class LiveDisplay(QuietDisplay):
         return Panel(body, title=Text(self.headline), title_align="left", border_style="blue", width=width)
 
 
-def headline(config: Any) -> str:
+def headline(config: Config) -> str:
     """`ppo on CartPole-v1, seed 1`."""
     algo = getattr(config, "algo_name", config.algo)
     return f"{algo} on {getattr(config, 'env_name', config.env_id)}, seed {config.seed}"
@@ -265,7 +266,7 @@ def finished(steps: int) -> str:
     return f"this run is finished: all its {steps:,} steps are done"
 
 
-def knob_names(config: Any) -> tuple[str, ...]:
+def knob_names(config: Config) -> tuple[str, ...]:
     """The fields that have a schedule beside them: the knobs, under the config's own spelling."""
     fields = type(config).model_fields if hasattr(type(config), "model_fields") else vars(config)
     return tuple(name for name in fields if f"{name}_schedule" in fields)

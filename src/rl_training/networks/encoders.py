@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from gymnasium import spaces
@@ -234,27 +234,27 @@ class ImageInputs(Inputs):
         return picture
 
 
-def is_plain_convolution(layer: Any) -> bool:
+def is_plain_convolution(layer: object) -> TypeGuard[nn.Conv2d]:
     """Whether a layer is what its weight, bias, stride and padding say."""
     if not is_exact(layer, nn.Conv2d) or layer.bias is None:
         return False
     return layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
 
 
-def plain_first(convolutions: Any) -> nn.Conv2d | None:
+def plain_first(convolutions: object) -> nn.Conv2d | None:
     """The first layer, where it can be computed without being called."""
     first = convolutions[0] if is_exact(convolutions, nn.Sequential) and len(convolutions) else None
     return first if first is not None and is_plain_convolution(first) else None
 
 
-def plain_convolutions(convolutions: Any) -> list[nn.Conv2d] | None:
+def plain_convolutions(convolutions: object) -> list[nn.Conv2d] | None:
     """All convolutions, where each has no padding and the ReLU behind it; None for all other layers."""
     layers = list(convolutions) if is_exact(convolutions, nn.Sequential) else []
     pairs = list(zip(layers[::2], layers[1::2], strict=False))
     if not pairs or len(layers) % 2 or not all(is_exact(relu, nn.ReLU) for _, relu in pairs):
         return None
-    plain = all(is_plain_convolution(layer) and layer.padding == (0, 0) for layer, _ in pairs)
-    return [layer for layer, _ in pairs] if plain else None
+    plain = [layer for layer, _ in pairs if is_plain_convolution(layer) and layer.padding == (0, 0)]
+    return plain if len(plain) == len(pairs) else None
 
 
 def laid_out(obs: Tensor) -> Tensor:

@@ -221,7 +221,7 @@ def _leaves(config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> 
     return leaves
 
 
-def _shortened(value: Any) -> str:
+def _shortened(value: object) -> str:
     """A value as YAML, a plain schedule as `linear 0.3→0.1`, both cut where they are long."""
     if isinstance(value, Mapping) and set(value) == {"type", "start", "end"}:
         text = f"{value['type']} {value['start']:g}→{value['end']:g}"

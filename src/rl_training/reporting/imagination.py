@@ -71,7 +71,7 @@ def _array(part: torch.Tensor) -> np.ndarray:
 
 
 def _play(
-    agent: DreamerPolicy, config: Config, steps: int, seed: int, spaces: tuple[Any, Any]
+    agent: DreamerPolicy, config: Config, steps: int, seed: int, spaces: tuple[object, object]
 ) -> tuple[Any, torch.Tensor]:
     """Observations [T, ...] of an episode and the actions taken at them."""
     seed_everything(fold(seed, "actions"))
@@ -91,7 +91,9 @@ def _play(
 
 
 @torch.no_grad()
-def _imagine(agent: DreamerPolicy, obs: Any, actions: torch.Tensor, context: int) -> dict[str, torch.Tensor]:
+def _imagine(
+    agent: DreamerPolicy, obs: object, actions: torch.Tensor, context: int
+) -> dict[str, torch.Tensor]:
     network, carry, features = agent.network, agent.initial(1), []
     rssm = network.rssm
     for t in range(len(actions)):

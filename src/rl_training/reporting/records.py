@@ -57,7 +57,7 @@ class Record(NamedTuple):
         return self.metrics.curve(name)
 
 
-def entries(manifest: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def entries(manifest: Mapping[str, object], name: str) -> list[dict[str, Any]]:
     """A list of mappings in a manifest, whatever else stands there."""
     listed = manifest.get(name)
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
@@ -97,12 +97,12 @@ def read_run(
     return Record(run.path, config, manifest, metrics, log.damage)
 
 
-def _made_with(manifest: dict[str, Any]) -> dict[str, Any]:
+def _made_with(manifest: dict[str, object]) -> dict[str, Any]:
     made = manifest.get("config")
     return made if isinstance(made, dict) else {}
 
 
-def knob_names(config: dict[str, Any]) -> list[str]:
+def knob_names(config: dict[str, object]) -> list[str]:
     return [name for name in config if find_control(name) is not None]
 
 

@@ -71,7 +71,7 @@ def write_report(
     return path
 
 
-def headline(config: Mapping[str, Any]) -> str:
+def headline(config: Mapping[str, object]) -> str:
     return f"{config['algo']} on {config['env_id']}, seed {config['seed']}"
 
 
@@ -196,7 +196,7 @@ def add_time(page: Page, timing: Timing) -> None:
     page.add_charts([Chart("steps per second", "step", [speeds])], wide=True)
 
 
-def shipped_beside(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+def shipped_beside(config: Mapping[str, object]) -> tuple[str, dict[str, Any]] | None:
     """What the config differs least from: a shipped config of its algorithm and environment, or the defaults."""
     candidates: dict[str, dict[str, Any]] = {}
     for name in shipped_configs():
@@ -244,7 +244,7 @@ def add_config(page: Page, record: Record) -> None:
     page.code(read_text(record.path / "config.yaml"), "config.yaml")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "none" if value is None else to_yaml(value)
 
 
@@ -312,6 +312,6 @@ def add_origin(page: Page, record: Record) -> None:
         )
 
 
-def _mapping(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping(values: Mapping[str, object], name: str) -> Mapping[str, Any]:
     entry = values.get(name)
     return entry if isinstance(entry, dict) else {}

@@ -5,10 +5,11 @@ a character), every other one a line. The PNG shows the same and needs matplotli
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rl_training.errors import UserError, add_extra
 from rl_training.runtime.controls import Controls
+from rl_training.settings.config import Config
 from rl_training.settings.picture_defaults import unwritten
 from rl_training.terminal import printable_line
 
@@ -33,7 +34,7 @@ class Curve(NamedTuple):
         return len(set(self.values)) > 1
 
 
-def knob_curves(config: Any, points: int = 2 * COLUMNS) -> list[Curve]:
+def knob_curves(config: Config, points: int = 2 * COLUMNS) -> list[Curve]:
     """Every knob of the config. An update uses the value at the step count after its rollout."""
     controls = Controls.of(config)
     total = config.total_timesteps
@@ -42,7 +43,7 @@ def knob_curves(config: Any, points: int = 2 * COLUMNS) -> list[Curve]:
     return [Curve(name, steps, [row[name] for row in table]) for name in table[0]]
 
 
-def draw_text(config: Any) -> str:
+def draw_text(config: Config) -> str:
     """The whole picture as lines of text."""
     curves = knob_curves(config)
     lines = [f"{config.algo_name} on {config.env_id}: its knobs over {config.total_timesteps:,} steps"]
@@ -57,14 +58,14 @@ def draw_text(config: Any) -> str:
     return "\n".join(map(printable_line, lines))
 
 
-def _constant(config: Any, curve: Curve) -> str:
+def _constant(config: Config, curve: Curve) -> str:
     """The value of a knob that does not move, and its other default where that depends on the observation."""
     value, others = curve.values[0], unwritten(config)
     shown = "off" if value is None else f"{value:.4g}"
     return f"{shown}  ({others[curve.name]:.4g} on pictures)" if curve.name in others else shown
 
 
-def _title(config: Any, curve: Curve) -> str:
+def _title(config: Config, curve: Curve) -> str:
     numbers = curve.numbers
     title = f"{curve.name}  {numbers[0]:.4g} → {numbers[-1]:.4g}"
     low, high = min(numbers), max(numbers)
@@ -74,7 +75,7 @@ def _title(config: Any, curve: Curve) -> str:
     return title + (f", warm-up over {warmup:,} steps" if warmup else "")
 
 
-def _chart(config: Any, curve: Curve) -> list[str]:
+def _chart(config: Config, curve: Curve) -> list[str]:
     low, high = min(curve.numbers), max(curve.numbers)
     margin = max(len(f"{low:.4g}"), len(f"{high:.4g}"))
     lines = [_title(config, curve)]
@@ -104,7 +105,7 @@ def braille(heights: list[float], rows: int = ROWS) -> list[str]:
     return ["".join(chr(0x2800 + cell) for cell in row) for row in cells]
 
 
-def draw_png(config: Any, path: Path) -> None:
+def draw_png(config: Config, path: Path) -> None:
     """The same picture as a PNG file."""
     try:
         from matplotlib.figure import Figure

@@ -184,7 +184,7 @@ class _Trees:
         mixed *= self.valid
         prior[:] = mixed / mixed.sum(1, keepdims=True)
 
-    def search(self, recurrent: Recurrent, advance: Callable[..., bool], *more: Any) -> None:
+    def search(self, recurrent: Recurrent, advance: Callable[..., bool], *more: object) -> None:
         """Walk, evaluate the ends of all walks in one call of the model, grow the trees, `num_simulations` times."""
         roots, actions = self.valid.shape
         # A row per simulation, so that a model may keep what it is given.
@@ -266,7 +266,7 @@ def _parts(latent: Latent) -> dict[str, torch.Tensor]:
     return parts
 
 
-def _received(name: str, output: Any, shape: torch.Size) -> np.ndarray:
+def _received(name: str, output: object, shape: torch.Size) -> np.ndarray:
     if not isinstance(output, torch.Tensor):
         raise ValueError(f"recurrent's {name} must be a tensor, not {type(output).__name__}")
     if output.shape != shape:

@@ -146,7 +146,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
         except FieldError as error:
             raise error.renamed(written) from None
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise ConfigError(
             f"{name}: a config cannot be changed; make another with load_config(config, {name}={show(value)})"
         )
@@ -212,7 +212,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
         return max(self.checkpoint_interval or default, self.steps_per_iteration)
 
 
-def _soften(config_class: type[Config], name: str, value: Any) -> Any:
+def _soften(config_class: type[Config], name: str, value: object) -> Any:
     """What YAML and numpy write a little differently from a field: 1e6 for an int, a list for a tuple."""
     annotation = config_class.model_fields[name].annotation
     brought = brought_by(config_class).get(name)
@@ -224,7 +224,7 @@ def _soften(config_class: type[Config], name: str, value: Any) -> Any:
     return _soften_number(alternatives(annotation), value)
 
 
-def _soften_number(kinds: Sequence[Any], value: Any) -> Any:
+def _soften_number(kinds: Sequence[object], value: object) -> Any:
     if isinstance(value, list | tuple):
         inner = [alternatives(get_args(kind)[0])[0] for kind in kinds if get_origin(kind) is tuple]
         return tuple(_soften_number(inner, entry) for entry in value) if inner else value
@@ -235,7 +235,7 @@ def _soften_number(kinds: Sequence[Any], value: Any) -> Any:
     return value
 
 
-def alternatives(annotation: Any) -> Sequence[Any]:
+def alternatives(annotation: object) -> Sequence[Any]:
     """The types a field may have: `int | None` -> (int, NoneType)."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -52,7 +52,7 @@ def describe_config(config_class: type[Config]) -> list[FieldRow]:
     return rows
 
 
-def _type_name(annotation: Any) -> str:
+def _type_name(annotation: object) -> str:
     simple = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "none"}
     names = []
     for kind in alternatives(annotation):

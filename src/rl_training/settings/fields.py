@@ -43,7 +43,7 @@ class _Knob(NamedTuple):
 
 
 def knob(
-    default: Any,
+    default: object,
     description: str,
     *,
     low: float = 0.0,
@@ -63,7 +63,7 @@ class _Changed(NamedTuple):
     description: str
 
 
-def changed(default: Any, description: str) -> Any:
+def changed(default: object, description: str) -> Any:
     """An inherited field with another default and another sentence; its type, range and names stay."""
     return _Changed(default, description)
 
@@ -76,7 +76,7 @@ class _Like(NamedTuple):
 SAME: Any = object()
 
 
-def like(owner: type, default: Any = SAME, description: str | None = None) -> Any:
+def like(owner: type, default: object = SAME, description: str | None = None) -> Any:
     """A field as another config class has it under this name, perhaps with another default and sentence."""
     change = default if description is None else _Changed(default, description)
     return _Like(owner, change)
@@ -141,7 +141,7 @@ def _annotated(namespace: Mapping[str, Any]) -> Collection[str]:
     return annotations.keys()
 
 
-def _with(info: FieldInfo, change: Any) -> FieldInfo:
+def _with(info: FieldInfo, change: object) -> FieldInfo:
     """A field with another default, and perhaps another sentence."""
     info = copy(info)
     if isinstance(change, _Changed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_training.errors import did_you_mean
 from rl_training.registry import algorithms_with
@@ -38,7 +38,7 @@ def knob_keys(config_class: type[Config]) -> dict[str, tuple[str, str]]:
     }
 
 
-def fields_of(config_class: type[Config], data: Mapping[str, Any]) -> dict[str, str]:
+def fields_of(config_class: type[Config], data: Mapping[str, object]) -> dict[str, str]:
     """Field -> the key it was written under. Refuses unknown keys and two spellings of one knob."""
     accepted = accepted_keys(config_class)
     written: dict[str, str] = {}

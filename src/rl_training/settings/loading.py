@@ -46,8 +46,8 @@ class Layer(NamedTuple):
 
 def load_config(
     source: str | os.PathLike[str] | Mapping[str, Any] | Config,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
-    **more: Any,
+    overrides: Sequence[str] | Mapping[str, object] = (),
+    **more: object,
 ) -> Any:
     """Read and check a config: a file, the name of a shipped one (`ppo/cartpole`), a mapping, or a config.
 
@@ -60,8 +60,8 @@ def load_config(
 
 def _load(
     source: str | os.PathLike[str] | Mapping[str, Any] | Config,
-    overrides: Sequence[str] | Mapping[str, Any],
-    more: Mapping[str, Any],
+    overrides: Sequence[str] | Mapping[str, object],
+    more: Mapping[str, object],
     *,
     of_run: bool = False,
     trust: bool = True,
@@ -139,7 +139,7 @@ def _config_class(layers: Sequence[Layer], trust: bool = True) -> type[Config]:
     raise next((layer for layer in layers[:-1] if missing.path in layer.places), layers[0]).refuse(missing)
 
 
-def _missing_algo(values: Mapping[str, Any]) -> FieldError:
+def _missing_algo(values: Mapping[str, object]) -> FieldError:
     slip = next((key for key in values if did_you_mean(key, ["algo"])), None)
     if slip is not None:
         return FieldError(f"unknown key {slip!r}; did you mean algo?", (slip,))
@@ -220,7 +220,9 @@ def _refuse_relative(layer: Layer, key: str, names: Sequence[str]) -> None:
             )
 
 
-def _extended(values: dict[str, Any], layer: Layer, folder: Path, children: tuple[Path, ...]) -> list[Layer]:
+def _extended(
+    values: dict[str, object], layer: Layer, folder: Path, children: tuple[Path, ...]
+) -> list[Layer]:
     """The layers below one that says `extends`, which is taken out of it."""
     if "extends" not in values:
         return []
@@ -239,7 +241,7 @@ def _extended(values: dict[str, Any], layer: Layer, folder: Path, children: tupl
     return _read_layers(path, children)
 
 
-def _given(values: Mapping[str, Any]) -> Layer:
+def _given(values: Mapping[str, object]) -> Layer:
     """What a call in Python gives, as a layer."""
     values = {str(key): value for key, value in values.items()}
     if "extends" in values:
@@ -247,7 +249,7 @@ def _given(values: Mapping[str, Any]) -> Layer:
     return Layer(values, {(key,): f"{key}={show(value)}" for key, value in values.items()})
 
 
-def _read_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> Layer:
+def _read_overrides(overrides: Sequence[str] | Mapping[str, object]) -> Layer:
     """The command line's `key=value` as a layer; of one key given twice, the last counts."""
     if isinstance(overrides, Mapping):
         return _given(overrides)
@@ -288,8 +290,8 @@ def _written(config: Config) -> dict[str, Any]:
 
 
 def load_run_config(
-    source: Path | Mapping[str, Any],
-    overrides: Sequence[str] | Mapping[str, Any] = (),
+    source: Path | Mapping[str, object],
+    overrides: Sequence[str] | Mapping[str, object] = (),
     *,
     trust: bool = False,
 ) -> Config:
@@ -303,7 +305,7 @@ def load_run_config(
     return _load(source, overrides, missing, of_run=True, trust=trust)
 
 
-def as_begun(config: Config, written: Mapping[str, Any]) -> Config:
+def as_begun(config: Config, written: Mapping[str, object]) -> Config:
     """A config as it would have been read by the version that wrote these settings, perhaps without younger fields."""
     fields = type(config).model_fields
     values = config.model_dump(mode="json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -71,6 +70,6 @@ def explain(fields: Mapping[str, FieldInfo], failure: ValidationError) -> FieldE
     return FieldError(f"{entry} {what}, not {show(value)}{hint}", path)
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -34,7 +34,7 @@ class SACConfig(OffPolicyConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_schedule_alone_fixes_the_entropy_coefficient(cls, data: Any) -> Any:
+    def _a_schedule_alone_fixes_the_entropy_coefficient(cls, data: object) -> Any:
         if isinstance(data, dict) and data.get("ent_coef_schedule") is not None and "ent_coef" not in data:
             return data | {"ent_coef": None}
         return data

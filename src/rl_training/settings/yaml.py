@@ -112,7 +112,7 @@ def _scalar(node: ScalarNode, place: str) -> Any:
     raise ConfigError(f"{place}: tags such as {node.tag!r} are not allowed")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A copy of a value made of numbers, text, lists and mappings only; anything else is a ValueError.
 
     What passes can be written to YAML and read back equal, which is what a run's stored config rests on.
@@ -133,7 +133,7 @@ def plain(value: Any) -> Any:
     raise ValueError(f"must hold numbers, text, lists and mappings only, not {type(value).__name__}")
 
 
-def to_yaml(value: Any) -> str:
+def to_yaml(value: object) -> str:
     """Plain data on one line, in YAML's flow style."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{to_yaml(key)}: {to_yaml(entry)}" for key, entry in value.items()) + "}"

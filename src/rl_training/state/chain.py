@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from rl_training.errors import CheckpointError, RunError
 from rl_training.state.reading import reason
@@ -41,7 +41,7 @@ class Mark(NamedTuple):
     begins: int
 
 
-def mark_of(progress: Mapping[str, Any]) -> Mark | None:
+def mark_of(progress: Mapping[str, object]) -> Mark | None:
     """Where a checkpoint with this progress stands in the log; None if it is of format 1 and knows no chain."""
     if FIELD not in progress:
         return None

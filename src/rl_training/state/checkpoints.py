@@ -42,7 +42,7 @@ class NewerFormatError(CheckpointError):
     """A checkpoint that is not damaged, but from the future: an older one must not be used in its place."""
 
 
-def save_checkpoint(folder: Path, step: int, tree: Mapping[str, Any], keep: int) -> Path:
+def save_checkpoint(folder: Path, step: int, tree: Mapping[str, object], keep: int) -> Path:
     """Write `tree` as `folder/step-<step>`, then remove all but the newest `keep` up to this step.
 
     The tensors under tree["policy"] are the weights; tree["segments"], if there, lists the segments that belong
@@ -74,7 +74,7 @@ def prune(newest: Path, keep: int, with_segments: bool) -> None:
         segments.sweep(_segment_folder(folder), listed)
 
 
-def save_policy(path: Path, step: int, tree: Mapping[str, Any]) -> Path:
+def save_policy(path: Path, step: int, tree: Mapping[str, object]) -> Path:
     """Write tree["policy"] alone as the directory `path`, in place of the one there.
 
     At every instant a good one can be loaded from `path`: `load_checkpoint` finds it under its other name
@@ -154,7 +154,7 @@ def newest_good_checkpoint(
     return None
 
 
-def _encode(step: int, tree: Mapping[str, Any]) -> dict[str, bytes]:
+def _encode(step: int, tree: Mapping[str, object]) -> dict[str, bytes]:
     """The contents of the files of a checkpoint, by name."""
     encoders = {WEIGHTS: Encoder(), STATE: Encoder()}
     skeleton: dict[str, Any] = {}
@@ -277,7 +277,7 @@ def _skeleton(folder: Folder) -> dict[str, Any]:
     return skeleton
 
 
-def _tensors(folder: Folder, name: str, listed: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _tensors(folder: Folder, name: str, listed: dict[str, object]) -> dict[str, torch.Tensor]:
     entry = listed.get(name)
     if not isinstance(entry, dict):
         raise ValueError(f"{SKELETON} does not list {name}")

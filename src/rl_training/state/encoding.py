@@ -74,7 +74,7 @@ class Encoder:
             return dict(items)
         return {TAG: "dict", "items": [list(item) for item in items]}
 
-    def _put(self, node: Any, tensor: torch.Tensor, path: tuple[str, ...]) -> str:
+    def _put(self, node: object, tensor: torch.Tensor, path: tuple[str, ...]) -> str:
         """Save a tensor under a name readable by other tools; one met twice is saved once."""
         name = self._names.get(id(node))
         if name is None:
@@ -96,7 +96,7 @@ class Decoder:
         self.tensors = tensors
         self.used: set[str] = set()
 
-    def decode(self, node: Any, depth: int = 0) -> Any:
+    def decode(self, node: object, depth: int = 0) -> Any:
         if depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
         if isinstance(node, list):
@@ -127,7 +127,7 @@ class Decoder:
                 return self._take(name, kind)
         raise ValueError(f"an unknown kind of value, {node[TAG]!r:.40}")
 
-    def _item(self, item: Any, depth: int) -> tuple[str | int, Any]:
+    def _item(self, item: object, depth: int) -> tuple[str | int, Any]:
         if not (isinstance(item, list) and len(item) == 2 and type(item[0]) in (str, int)):
             raise ValueError("an entry of a dict that is no pair of key and value")
         return item[0], self.decode(item[1], depth + 1)

@@ -35,13 +35,13 @@ def _declared(cls: type, what: str) -> frozenset[str]:
     return frozenset(name for base in cls.__mro__ for name in vars(base).get(what, ()))
 
 
-def require(holds: Any, what: str) -> None:
+def require(holds: object, what: str) -> None:
     """Refuse a saved state in which something does not hold: a checkpoint may be forged."""
     if not holds:
         raise ValueError(what)
 
 
-def is_whole(value: Any, low: int = 0, high: int = 2**62) -> bool:
+def is_whole(value: object, low: int = 0, high: int = 2**62) -> bool:
     """Whether a saved value is a whole number in [low, high); a bool is none."""
     return type(value) is int and low <= value < high
 
@@ -86,7 +86,7 @@ def copy_tensor(tensor: torch.Tensor, where: str) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
-def fill_tensor(current: torch.Tensor, saved: Any, where: str) -> torch.Tensor:
+def fill_tensor(current: torch.Tensor, saved: object, where: str) -> torch.Tensor:
     if not isinstance(saved, torch.Tensor):
         raise ValueError(f"{where}: a tensor here, but a {type(saved).__name__} was saved")
     if current.shape != saved.shape or current.dtype != saved.dtype:

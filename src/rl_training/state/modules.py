@@ -166,11 +166,11 @@ def _module_attributes(module: nn.Module) -> Iterator[tuple[str, nn.Module, str,
                 raise refusal(f"{type(part).__name__}.{name}", f"is a {type(value).__name__} in an nn.Module")
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return type(value) in PLAIN or (type(value) is tuple and all(_is_plain(part) for part in value))
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: object) -> bool:
     if type(value) is tuple:
         return all(_is_plain(part) or _is_constant(part) for part in value)
     return isinstance(value, CONSTANTS)

@@ -52,7 +52,7 @@ def taking_over(path: str | Path, changes: Iterable[str] = ()) -> Iterator[None]
 
 
 @contextmanager
-def no_larger_than(saved: Any) -> Iterator[None]:
+def no_larger_than(saved: object) -> Iterator[None]:
     """Networks made in here may take little more memory than the tensors of the saved state that they are made for."""
     with _Budget(2**20 + 8 * _numbers(saved)):
         yield
@@ -78,7 +78,7 @@ class _Budget(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _numbers(saved: Any) -> int:
+def _numbers(saved: object) -> int:
     """How many numbers the tensors and arrays of a saved state hold."""
     if isinstance(saved, dict):
         return sum(map(_numbers, saved.values()))

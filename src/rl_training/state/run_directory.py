@@ -134,7 +134,7 @@ class RunDirectory:
     def replay(self) -> Path:
         return self.path / "replay"
 
-    def write_manifest(self, config: Mapping[str, Any], *, threads: int, **more: Any) -> dict[str, Any]:
+    def write_manifest(self, config: Mapping[str, object], *, threads: int, **more: object) -> dict[str, Any]:
         """Write down what this run is made with: versions, machine, threads, git state and config.
 
         `more` adds entries such as `order="arrival"`. Values JSON does not know are written as text.
@@ -154,14 +154,14 @@ class RunDirectory:
         self._write_manifest(manifest)
         return manifest
 
-    def note(self, entry: str, **about: Any) -> None:
+    def note(self, entry: str, **about: object) -> None:
         """Add to a list in the manifest what happened to the run after it began, such as damage that was accepted."""
         manifest = self.read_manifest()
         listed = manifest.get(entry)
         manifest[entry] = [*(listed if isinstance(listed, list) else ()), {"at": _now(), **about}]
         self._write_manifest(manifest)
 
-    def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
+    def _write_manifest(self, manifest: Mapping[str, object]) -> None:
         covered = {**manifest, CHECKSUM: _checksum(manifest)}
         files.replace_file(self.manifest_path, json.dumps(covered, indent=2, default=str).encode() + b"\n")
 
@@ -187,7 +187,7 @@ class RunDirectory:
         return manifest
 
 
-def changed_keys(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+def changed_keys(here: Mapping[str, object], there: Mapping[str, object]) -> list[str]:
     """In which keys two configs differ, as a manifest holds them; a key that one of them lacks is off there."""
     changed = []
     for name in dict.fromkeys([*here, *there]):
@@ -198,12 +198,12 @@ def changed_keys(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]
     return changed
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> Any:
     """As JSON has it, which makes lists of tuples, strings of keys, and text of what it does not know."""
     return json.loads(json.dumps(value, default=str))
 
 
-def _checksum(manifest: Mapping[str, Any]) -> str:
+def _checksum(manifest: Mapping[str, object]) -> str:
     """Of what a manifest says, however it is laid out: results depend on its config and its number of threads."""
     return digest(json.dumps(manifest, default=str).encode())
 

@@ -121,7 +121,7 @@ def _size(path: Path) -> int:
         return -1
 
 
-def check_entries(entries: Any) -> Entries:
+def check_entries(entries: object) -> Entries:
     """The list of segments in a checkpoint, if it has the right form; ValueError otherwise."""
     if not isinstance(entries, dict) or len(entries) > MAX_SEGMENTS:
         raise ValueError("its list of segments is none")

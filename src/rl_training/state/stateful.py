@@ -39,7 +39,7 @@ class Stateful:
     transient: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         for what in ("transient", "varying"):
             if not isinstance(getattr(cls, what), tuple):
@@ -58,7 +58,7 @@ class Stateful:
             {name: _save(value, f"{owner}.{name}", (self,)) for name, value in _fields(self).items()}
         )
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         """Take `state` over, into the tensors, arrays and objects that are there already.
 
         Views into flat parameters, memory formats and references held elsewhere therefore stay what they are.
@@ -123,7 +123,7 @@ def _save(value: Any, where: str, holders: tuple[Any, ...]) -> Any:
     raise refusal(where, f"is a {type(value).__name__}")
 
 
-def _load(current: Any, saved: Any, where: str, varying: bool = False) -> Any:
+def _load(current: object, saved: object, where: str, varying: bool = False) -> Any:
     """What the place of `current` shall hold: `current` itself, filled, wherever that is possible."""
     if isinstance(current, Stateful | nn.Module):
         if not isinstance(saved, dict):
@@ -183,7 +183,7 @@ def _load_sequence(current: Any, saved: Any, where: str, varying: bool) -> Any:
     return current
 
 
-def _require_same_kind(current: Any, saved: Any, where: str) -> None:
+def _require_same_kind(current: object, saved: Any, where: str) -> None:
     here, there = _kind(current), _kind(saved)
     if here is not there and not (here is float and there is int):
         names = f"{here.__name__} here, but {there.__name__} was saved"
@@ -192,14 +192,14 @@ def _require_same_kind(current: Any, saved: Any, where: str) -> None:
         raise ValueError(f"{where}: a whole number beyond 64 bits was saved")
 
 
-def _kind(value: Any) -> type:
+def _kind(value: object) -> type:
     """bool, int or float for a number of Python's or of numpy's; arithmetic turns arrays [] into scalars."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return {"b": bool, "i": int, "u": int, "f": float}[value.dtype.kind]
     return type(value)
 
 
-def _fresh(saved: Any, where: str) -> Any:
+def _fresh(saved: object, where: str) -> Any:
     """A copy of a saved value for a place that holds nothing to fill."""
     if isinstance(saved, ObjectState):
         raise ValueError(f"{where}: the state of an object was saved, and there is no object here to take it")

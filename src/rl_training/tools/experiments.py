@@ -172,7 +172,7 @@ def _identity(path: Path) -> dict[str, Any] | None:
     return config
 
 
-def _differences(path: Path, theirs: Mapping[str, Any], config: Config) -> list[str]:
+def _differences(path: Path, theirs: Mapping[str, object], config: Config) -> list[str]:
     """In which fields an experiment is of another config; what its version did not know yet is no difference."""
     theirs = {**theirs, "seed": config.seed}
     try:
@@ -182,7 +182,7 @@ def _differences(path: Path, theirs: Mapping[str, Any], config: Config) -> list[
     return changed_keys(as_begun(config, theirs).model_dump(mode="json"), there)
 
 
-def _begin(path: Path, identity: Mapping[str, Any]) -> Path:
+def _begin(path: Path, identity: Mapping[str, object]) -> Path:
     try:
         files.make_directory(path)
         if not (path / IDENTITY).exists():
@@ -228,7 +228,7 @@ class _Teller(QuietDisplay):
     def __init__(self, pipe: connection.Connection) -> None:
         self.pipe, self.training = pipe, False
 
-    def start(self, config: Any, run_dir: Path, steps: int, total: int) -> None:
+    def start(self, config: Config, run_dir: Path, steps: int, total: int) -> None:
         self.training = True
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
@@ -238,14 +238,14 @@ class _Teller(QuietDisplay):
         self.pipe.send(("warning", text))
 
 
-def _train_one(settings: dict[str, Any], path: Path, pipe: connection.Connection) -> None:
+def _train_one(settings: dict[str, object], path: Path, pipe: connection.Connection) -> None:
     """A seed in a process of its own; what it comes to is told through the pipe.
 
     A signal may come twice, to all processes of the command and from the parent, which passes it on: one is enough.
     """
     teller = _Teller(pipe)
 
-    def quit_early(number: int, frame: Any) -> None:
+    def quit_early(number: int, frame: object) -> None:
         if not teller.training:  # else the engine has been asked
             raise SystemExit
 

@@ -14,6 +14,7 @@ from rl_training.envs.action_masks import num_choices
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import ExportError
 from rl_training.trees import tree_leaves, tree_map
+from rl_training.types import Space
 
 LANES, STEPS = 20, 50  # 1000 observations, as episodes of 50 steps so that memories fill
 TOLERANCE = 1e-5  # of 1, or of the number itself where that is larger
@@ -69,7 +70,7 @@ def _apart(exported: np.ndarray, wanted: np.ndarray, unit: Any = 1.0) -> float:
     return float((np.abs(exported.reshape(rows.shape) - rows) / np.maximum(unit, 1.0)).max())
 
 
-def _actions_apart(exported: np.ndarray, wanted: dict[str, np.ndarray], space: spaces.Space[Any]) -> float:
+def _actions_apart(exported: np.ndarray, wanted: dict[str, np.ndarray], space: Space) -> float:
     """The same of actions: in half widths of their bounds; of choices 1, where another one is no tie."""
     if isinstance(space, spaces.Box):
         return _apart(exported, wanted["action"], ActionCodec(space).half_width)
@@ -78,7 +79,7 @@ def _actions_apart(exported: np.ndarray, wanted: dict[str, np.ndarray], space: s
     return float((differs & ~tied(scores, space)).any())
 
 
-def tied(scores: np.ndarray, space: spaces.Space[Any]) -> np.ndarray:
+def tied(scores: np.ndarray, space: Space) -> np.ndarray:
     """Rows [B] in which two choices are so near each other that rounding decides."""
     if isinstance(space, spaces.MultiBinary):
         return (np.abs(scores) <= TOLERANCE).any(-1)
@@ -91,9 +92,9 @@ def tied(scores: np.ndarray, space: spaces.Space[Any]) -> np.ndarray:
 
 
 def example_observations(
-    agent: Any,
-    observation_space: spaces.Space[Any],
-    action_space: spaces.Space[Any],
+    agent: object,
+    observation_space: Space,
+    action_space: Space,
     *,
     count: int,
     seed: int,
@@ -105,7 +106,7 @@ def example_observations(
     """
     random = np.random.default_rng(seed)
 
-    def draw(space: spaces.Space[Any], normalizer: ObservationNormalizer | None, name: str) -> Any:
+    def draw(space: Space, normalizer: ObservationNormalizer | None, name: str) -> Any:
         if isinstance(space, spaces.Dict):
             parts = normalizer.parts if normalizer is not None else {}
             return {key: draw(part, parts.get(key), key) for key, part in space.spaces.items()}

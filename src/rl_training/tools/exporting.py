@@ -27,9 +27,11 @@ from rl_training.envs.spaces import JOINT, ActionCodec, space_from_json
 from rl_training.errors import UserError, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.workflows import Which, load_agent
+from rl_training.settings.config import Config
 from rl_training.state.files import WRITING
 from rl_training.tools.export_check import compare, example_observations
 from rl_training.trees import tree_leaves, tree_map
+from rl_training.types import Space
 
 SUFFIXES = (".onnx", ".pt2")
 DEFAULTS = {"onnx": "policy.onnx", "torch": "policy.pt2"}
@@ -122,9 +124,7 @@ def refuse_target(target: Path) -> None:
 class PolicyGraph(nn.Module):
     """(the parts of the observation, the parts of the memory) → `action`, what it was chosen by, the next memory."""
 
-    def __init__(
-        self, agent: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-    ) -> None:
+    def __init__(self, agent: Any, observation_space: Space, action_space: Space) -> None:
         super().__init__()
         self.agent, self.observation_space, self.action_space = agent, observation_space, action_space
         # The very modules that `agent.greedy` uses, so that their weights are found.
@@ -213,7 +213,7 @@ class ActionGraph(nn.Module):
     high: Tensor
     start: Tensor
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: Space) -> None:
         super().__init__()
         self.space, codec = space, ActionCodec(space)
         if isinstance(space, spaces.Box):
@@ -235,11 +235,11 @@ class ActionGraph(nn.Module):
         return torch.minimum(torch.maximum(scaled, self.low), self.high)
 
 
-def _torch_dtype(dtype: Any) -> torch.dtype:
+def _torch_dtype(dtype: object) -> torch.dtype:
     return torch.from_numpy(np.zeros(0, dtype)).dtype
 
 
-def _about(config: Any, saved: Any) -> dict[str, str]:
+def _about(config: Config, saved: Any) -> dict[str, str]:
     """What a reader of the file may want to know."""
     spaces_ = {name: str(space_from_json(saved[name])) for name in ("observation_space", "action_space")}
     return {"algo": config.algo, "env_id": config.env_id, "made_by": f"rl-training {__version__}", **spaces_}

@@ -37,7 +37,7 @@ from rl_training.trust import refuse_untrusted
 
 def fork(
     source: str | Path,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
+    overrides: Sequence[str] | Mapping[str, object] = (),
     *,
     run_dir: str | Path | None = None,
     display: Display | None = None,
@@ -63,7 +63,7 @@ def fork(
 
 def fork_until_stopped(
     source: str | Path,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
+    overrides: Sequence[str] | Mapping[str, object] = (),
     *,
     run_dir: str | Path | None = None,
     display: Display | None = None,
@@ -142,7 +142,7 @@ def _changes(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     return {name: (before.get(name), value) for name, value in after.items() if value != before.get(name)}
 
 
-def _refuse_what_cannot_change(config: Config, changes: Mapping[str, Any], step: int, path: Path) -> None:
+def _refuse_what_cannot_change(config: Config, changes: Mapping[str, object], step: int, path: Path) -> None:
     for name in changes:
         if name in config.kept_by_forks():
             raise ConfigError(
@@ -168,7 +168,7 @@ def _not_fitting(
     yield from misfits or changes
 
 
-def _fits(parent: RunDirectory, change: Mapping[str, Any], path: Path, tree: Mapping[str, Any]) -> bool:
+def _fits(parent: RunDirectory, change: Mapping[str, object], path: Path, tree: Mapping[str, object]) -> bool:
     try:
         config = load_run_config(parent.config_path, change)
         engine = Engine(make_trainer(config), config, parent, QuietDisplay())
@@ -182,7 +182,7 @@ def _fits(parent: RunDirectory, change: Mapping[str, Any], path: Path, tree: Map
     return True
 
 
-def _listed(manifest: Mapping[str, Any], name: str) -> list[Any]:
+def _listed(manifest: Mapping[str, object], name: str) -> list[Any]:
     entries = manifest.get(name)
     return entries if isinstance(entries, list) else []
 
@@ -216,7 +216,7 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target, follow_symlinks=False)
 
 
-def _told(changes: Mapping[str, tuple[Any, Any]]) -> str:
+def _told(changes: Mapping[str, tuple[object, object]]) -> str:
     if not changes:
         return ", nothing changed"
     return ": " + ", ".join(f"{name} {before} → {after}" for name, (before, after) in changes.items())

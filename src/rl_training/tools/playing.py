@@ -79,7 +79,7 @@ def play_run(
     return Played(played, film.count, rate)
 
 
-def _print_picture(picture: Any) -> None:
+def _print_picture(picture: object) -> None:
     """What an environment draws as text may have colours of its own."""
     print(picture, file=unescaped(sys.stdout))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 COLOURS = {"complete": "tab:blue", "pruned": "tab:orange"}
 
 
-def draw_importance(importance: Mapping[str, float], trials: Sequence[Mapping[str, Any]], path: Path) -> None:
+def draw_importance(
+    importance: Mapping[str, float], trials: Sequence[Mapping[str, object]], path: Path
+) -> None:
     """Bars of importance on the left, the returns of the trials in their order on the right."""
     from matplotlib.figure import Figure
 

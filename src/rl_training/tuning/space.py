@@ -82,7 +82,7 @@ class Space(NamedTuple):
         """One value for every key."""
         return {key: node.ask(trial, key) for key, node in self.entries.items()}
 
-    def config(self, base: Config, values: Mapping[str, Any]) -> Config:
+    def config(self, base: Config, values: Mapping[str, object]) -> Config:
         """The config with these values in the place of its own."""
         return load_config(base, [f"{key}={to_yaml(value)}" for key, value in values.items()])
 
@@ -140,7 +140,7 @@ class Reader:
             path = path[:-1]
         return ConfigError(f"{self.place}:{self.lines.get(path, 1)}: {path[0]} {what}")
 
-    def read(self, value: Any, path: KeyPath, whole: bool) -> Any:
+    def read(self, value: object, path: KeyPath, whole: bool) -> Any:
         if isinstance(value, list):
             return self.choice(value, path, whole)
         if not isinstance(value, dict):
@@ -156,7 +156,7 @@ class Reader:
             }
         )
 
-    def choice(self, options: list[Any], path: KeyPath, whole: bool) -> Choice:
+    def choice(self, options: list[object], path: KeyPath, whole: bool) -> Choice:
         if not options:
             raise self.refuse(path, "has an empty list of choices")
         nodes = tuple(self.read(option, (*path, index), whole) for index, option in enumerate(options))
@@ -190,7 +190,7 @@ class Reader:
         return Range(low, high, log, step, whole)
 
 
-def _is_number(value: Any, whole: bool) -> bool:
+def _is_number(value: object, whole: bool) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return not whole or float(value).is_integer()
@@ -216,7 +216,7 @@ def _choices(space: Space) -> list[tuple[str, int]]:
     """Every option of every choice, by name and index."""
     choices: list[tuple[str, int]] = []
 
-    def walk(node: Any, name: str) -> None:
+    def walk(node: object, name: str) -> None:
         if isinstance(node, Choice):
             for index, option in enumerate(node.options):
                 choices.append((name, index))

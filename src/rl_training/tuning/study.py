@@ -84,7 +84,7 @@ def begin_study(
 
 
 def tune(
-    config: Config | Mapping[str, Any],
+    config: Config | Mapping[str, object],
     space: str | Path,
     *,
     trials: int,
@@ -216,7 +216,7 @@ class Study:
             return result.signal  # one that came while the trial ended by itself
         return None
 
-    def config(self, values: Mapping[str, Any]) -> Config:
+    def config(self, values: Mapping[str, object]) -> Config:
         """The config of a trial: a space comes from the directory too, and may reach what its base does not."""
         config = self.space.config(self.base, values)
         refuse_untrusted(config, self.trust)
@@ -295,7 +295,7 @@ def _told(trial: Mapping[str, Any]) -> str:
     return f"trial {trial['number']:<3}  {outcome}  ({values})"
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> Any:
     """A value with four digits, to be read and not to be used."""
     if isinstance(value, Mapping):
         return {key: _short(part) for key, part in value.items()}
