@@ -72,7 +72,7 @@ def test_the_best_action_is_found() -> None:
 
 def test_values_and_prefixes_of_a_probe() -> None:
     """The only reward comes with the second of two steps, γ = 0.9; past the end nothing is earned."""
-    trainer = trained("DelayedReward")
+    trainer = trained("DelayedReward", 1000)
     obs = np.array([[0.0], [1.0]], np.float32)
     np.testing.assert_allclose(trainer.agent.value(obs, ()), [0.9, 1.0], atol=0.15)
     network, rewards = trainer.agent.network, []

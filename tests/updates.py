@@ -122,7 +122,11 @@ class ByHand:
         usual = np.sqrt(self.moments["square"])
         real = (usual == 0) | (usual > 1e-6 * usual.max())
         assert real.mean() > 0.8
-        np.testing.assert_allclose(weights[real], expected[real], rtol=1e-5, atol=5e-3 * learning_rate)
+        # A slope is rounded at the scale of the largest one, which moves the step along it by that share of itself.
+        rounding = 1e-6 * usual.max() / np.maximum(usual, 1e-30)
+        allowed = 1e-5 * np.abs(expected) + learning_rate * (5e-3 + np.where(usual == 0, 0, rounding))
+        beyond = np.abs(weights - expected) - allowed
+        assert beyond[real].max() <= 0, (beyond[real].argmax(), beyond[real].max())
 
 
 def actions_of(parameters: Tensor, discrete: bool) -> Any:
