@@ -118,15 +118,12 @@ class ByHand:
         expected = torch.cat([parameter.detach().flatten() for parameter in self.parameters]).double().numpy()
         largest = np.abs(self.gradient).max()
         np.testing.assert_allclose(gradient, self.gradient, rtol=2e-3, atol=1e-4 * largest)
-        # Where a slope is 0 but for rounding, such as that of a bias before a batch normalisation, its sign is chance.
+        # Where a slope is 0 but for rounding, such as that of a bias before a batch normalisation, its sign is chance;
+        # one processor rounds it to 0 and another does not.
         usual = np.sqrt(self.moments["square"])
-        real = (usual == 0) | (usual > 1e-6 * usual.max())
+        real = ((usual == 0) & (gradient == 0)) | (usual > 1e-6 * usual.max())
         assert real.mean() > 0.8
-        # A slope is rounded at the scale of the largest one, which moves the step along it by that share of itself.
-        rounding = 1e-6 * usual.max() / np.maximum(usual, 1e-30)
-        allowed = 1e-5 * np.abs(expected) + learning_rate * (5e-3 + np.where(usual == 0, 0, rounding))
-        beyond = np.abs(weights - expected) - allowed
-        assert beyond[real].max() <= 0, (beyond[real].argmax(), beyond[real].max())
+        np.testing.assert_allclose(weights[real], expected[real], rtol=1e-5, atol=5e-3 * learning_rate)
 
 
 def actions_of(parameters: Tensor, discrete: bool) -> Any:
