@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import rl_training.envs  # noqa: F401  # registers this package's own
-from rl_training.dynamics.chance import bits, episode_key, uniform
+from rl_training.dynamics.chance import below, bits, episode_key, uniform
 from rl_training.dynamics.interface import Dynamics
 from rl_training.dynamics.registry import KNOWN
 from rl_training.envs.lanes import without_wrappers
@@ -128,6 +128,61 @@ def test_first_states_have_gymnasiums_distribution(env_id: str) -> None:
         for (mine, _), low, high in zip(columns, dynamics.lowest, dynamics.highest, strict=True)
     ]
     assert np.all(within)
+
+
+class SameDraws:
+    """Stands in for the generator of a MinAtar game, and draws what compiled code draws."""
+
+    def __init__(self, chance: np.ndarray) -> None:
+        self.chance = chance
+
+    def rand(self, count: int | None = None) -> Any:
+        return (
+            uniform(self.chance) if count is None else np.array([uniform(self.chance) for _ in range(count)])
+        )
+
+    def randint(self, low: int, high: int | None = None, size: int | None = None) -> Any:
+        low, high = (0, low) if high is None else (low, high)
+        drawn = [low + below(self.chance, high - low) for _ in range(size or 1)]
+        return np.array(drawn) if size else drawn[0]
+
+
+def a_player(game: str, rng: np.random.Generator) -> Any:
+    """Actions of the minimal set, each for a while: who changes its mind at every frame never crosses a street."""
+    count = {"Asterix": 5, "Breakout": 3, "Freeway": 3, "Seaquest": 6, "SpaceInvaders": 4}[game]
+    habit = 0
+    while True:
+        if rng.random() < 0.1:
+            habit = int(rng.integers(count))
+        yield habit if rng.random() < 0.8 else int(rng.integers(count))
+
+
+@pytest.mark.parametrize("env_id", [name for name in KNOWN if name.startswith("MinAtar/")])
+def test_every_step_is_minatars(env_id: str) -> None:
+    minatar = pytest.importorskip("minatar.gym")
+    if env_id not in gym.registry:
+        minatar.register_envs()
+    env: Any = gym.make(env_id).unwrapped
+    dynamics, rng = KNOWN[env_id].load(), np.random.default_rng(2)
+    ours, theirs = np.array([11, 0], np.uint64), np.array([11, 0], np.uint64)
+    env.game.random = env.game.env.random = SameDraws(theirs)
+    state, rewards, steps = np.zeros(len(dynamics.lowest)), 0.0, 0
+    player = a_player(env_id.split("/")[1].removesuffix("-v1"), rng)
+    while steps < 6000:
+        dynamics.reset(state, ours)
+        obs, terminated = env.reset()[0], False
+        assert seen(env, dynamics, state, False).reshape(obs.shape).astype(bool).tobytes() == obs.tobytes()
+        while not terminated:
+            action = next(player)
+            obs, reward, terminated, _, _ = env.step(action)
+            assert dynamics.step(state, np.array([action], np.float64), ours) == (reward, terminated)
+            assert (
+                seen(env, dynamics, state, False).reshape(obs.shape).astype(bool).tobytes() == obs.tobytes()
+            )
+            assert ours.tolist() == theirs.tolist()
+            assert (state >= dynamics.lowest).all() and (state <= dynamics.highest).all()
+            rewards, steps = rewards + reward, steps + 1
+    assert rewards > 3
 
 
 def test_acrobots_first_observation_is_gymnasiums_to_one_unit_in_the_last_place() -> None:

@@ -22,6 +22,11 @@ class Known(NamedTuple):
         return dynamics
 
 
+def _minatar(game: str) -> Known:
+    settings = {"game": game, "use_minimal_action_set": True}
+    return Known("minatar.gym:BaseEnv", f"minatar_{game}:{game.upper()}", settings)
+
+
 CLASSIC, TOY = "gymnasium.envs.classic_control", "gymnasium.envs.toy_text"
 KNOWN: dict[str, Known] = {
     "CartPole-v0": Known(f"{CLASSIC}.cartpole:CartPoleEnv", "cartpole:CARTPOLE"),
@@ -41,5 +46,10 @@ KNOWN: dict[str, Known] = {
         f"{TOY}.cliffwalking:CliffWalkingEnv", "toy_text:SLIPPERY_CLIFF_WALKING", {"is_slippery": True}
     ),
     "Taxi-v4": Known(f"{TOY}.taxi:TaxiEnv", "toy_text:TAXI"),
+    "MinAtar/Asterix-v1": _minatar("asterix"),
+    "MinAtar/Breakout-v1": _minatar("breakout"),
+    "MinAtar/Freeway-v1": _minatar("freeway"),
+    "MinAtar/Seaquest-v1": _minatar("seaquest"),
+    "MinAtar/SpaceInvaders-v1": _minatar("space_invaders"),
     "rl_training/TicTacToe-v0": Known("rl_training.envs.tictactoe:TicTacToe", "tictactoe:TICTACTOE"),
 }

@@ -35,7 +35,7 @@ class CompiledEnvironments(Stateful):
     Chance of an episode is a function of (seed, stream, lane, episode, draws so far).
     """
 
-    transient = ("lanes", "codec", "env_id", "dynamics", "state", "numbers", "obs")
+    transient = ("lanes", "codec", "env_id", "dynamics", "state", "numbers", "rows", "obs")
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class CompiledEnvironments(Stateful):
         # The arrays of the lanes are this object's state, and compiled code writes to them.
         self.states, self.chance, self.episode = self.state.states, self.state.chance, self.state.episode
         self.returns, self.lengths = self.state.returns, self.state.lengths
-        rows = self._rows()
-        begin_all(self.state, rows)
-        self.obs: Observation = self.shown(rows)
+        self.rows = np.empty((count, self.numbers), np.float32)  # what is seen, flat
+        begin_all(self.state, self.rows)
+        self.obs: Observation = self.shown(self.rows)
 
     @property
     def count(self) -> int:
@@ -68,19 +68,24 @@ class CompiledEnvironments(Stateful):
         """Take one model-space action [B, ...] in every lane; ended episodes are followed by new ones in `obs`."""
         taken = np.ascontiguousarray(self.codec.to_env(actions).reshape(self.count, -1), np.float64)
         found = led(self.count, self.numbers)
+        ended = self.called(advance, self.state, taken, found, 0)
+        self.stand_at(found.obs, found.finished[:ended])
+        lanes = found.finished[:ended, 0].astype(np.int64).tolist()
+        return Step(self.shown(found.next_obs), found.reward, found.terminated, found.truncated, lanes)
+
+    def called(self, function: Any, *arguments: Any) -> int:
+        """Compiled code that steps the lanes; what it raises is the environment's fault."""
         try:
-            ended = advance(self.state, taken, found, 0)
+            ended: int = function(*arguments)
         except Exception as error:
             fault = EnvironmentFault(f"raised {one_line(error)}")
             fault.env_id = self.env_id
             raise fault from error
-        self.take_in(found.finished[:ended])
-        self.obs = self.shown(found.obs)
-        lanes = found.finished[:ended, 0].astype(np.int64).tolist()
-        return Step(self.shown(found.next_obs), found.reward, found.terminated, found.truncated, lanes)
+        return ended
 
-    def take_in(self, finished: np.ndarray) -> None:
-        """Episodes that ended, rows (lane, return, length)."""
+    def stand_at(self, rows: np.ndarray, finished: np.ndarray) -> None:
+        """What is seen now, [B, O], and the episodes that ended on the way there, rows (lane, return, length)."""
+        self.rows, self.obs = rows, self.shown(rows)
         self.finished += [(int(lane), returned, int(length)) for lane, returned, length in finished.tolist()]
 
     def take_finished(self) -> list[tuple[int, float, int]]:
@@ -97,9 +102,9 @@ class CompiledEnvironments(Stateful):
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         super().load_state_dict(state)
-        rows = self._rows()
-        observe_all(self.state, rows)
-        self.obs = self.shown(rows)
+        self.rows = np.empty_like(self.rows)
+        observe_all(self.state, self.rows)
+        self.obs = self.shown(self.rows)
 
     def check_state(self) -> None:
         within = (self.states >= self.dynamics.lowest) & (self.states <= self.dynamics.highest)
@@ -107,9 +112,6 @@ class CompiledEnvironments(Stateful):
         counts = (self.episode >= 0).all() and (self.lengths >= 0).all() and (self.lengths < NEVER).all()
         require(bool(counts), "CompiledEnvironments: a negative count")
         check_finished(self.finished, self.count)
-
-    def _rows(self) -> np.ndarray:
-        return np.empty((self.count, self.numbers), np.float32)
 
 
 AnyEnvironments = Environments | CompiledEnvironments
