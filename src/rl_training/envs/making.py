@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
@@ -26,11 +27,13 @@ from rl_training.envs.layers import Maker, Recipe, layered
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.trial import first_step, is_known, look_closer
 from rl_training.envs.worker_lanes import WorkerLanes
-from rl_training.errors import ConfigError, EnvironmentFault, about, did_you_mean, one_line
+from rl_training.errors import ConfigError, EnvironmentFault, about, add_extra, did_you_mean, one_line
+from rl_training.extras import missing_packages
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.settings.config import Config
 from rl_training.types import Env
 
+MINATAR = "MinAtar/"
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 
 
@@ -162,6 +165,10 @@ def make_bare(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: 
             import ale_py
 
             gym.register_envs(ale_py)
+        if env_id.startswith(MINATAR) and env_id not in gym.registry:
+            if missing_packages("minatar"):
+                raise gym.error.DependencyNotInstalled(f"MinAtar: {add_extra('minatar')}")
+            import_module("minatar.gym").register_envs()
         named = spec_of_file(env_id) or env_id
         env = gym.make(named, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
         check_has_spaces(env)
