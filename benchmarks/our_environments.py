@@ -10,13 +10,14 @@ import numpy as np
 
 from benchmarks.meter import measured, report
 from rl_training import load_config
+from rl_training.envs.compiled import CompiledEnvironments
 from rl_training.envs.environments import Environments
 from rl_training.envs.making import make_environments
 
 PACKAGES = ("rl-training", "gymnasium", "numpy")
 
 
-def play(environments: Environments, actions: np.ndarray) -> int:
+def play(environments: Environments | CompiledEnvironments, actions: np.ndarray) -> int:
     """Step through `actions` [T, B]; every step is a transition."""
     for row in actions:
         environments.step(row)

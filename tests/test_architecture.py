@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,6 +131,17 @@ def test_settings_import_only_leaves_of_the_runtime() -> None:
         for found in imports(ast.parse(path.read_text()), path)
         if found.startswith("rl_training") and not found.startswith(allowed)
     ] == []
+
+
+def test_the_walk_of_a_value_names_files_and_what_they_define() -> None:
+    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text("utf-8")
+    walk = page.partition("### From a YAML key to a logged metric")[2].partition("\n## ")[0]
+    steps = re.findall(r"^\| `(\S+\.py)` \| `(\w+)` \|", walk, re.M)
+    assert len(steps) > 10
+    defined = ast.ClassDef, ast.FunctionDef
+    for name, definition in steps:
+        nodes = ast.walk(ast.parse((PACKAGE / name).read_text("utf-8")))
+        assert definition in {node.name for node in nodes if isinstance(node, defined)}, (name, definition)
 
 
 def test_configs_are_at_most_three_deep() -> None:

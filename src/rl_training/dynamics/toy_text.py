@@ -75,7 +75,7 @@ def reset_cliff(state, chance):  # type: ignore[no-untyped-def]
 @njit()
 def _walked(state, way):  # type: ignore[no-untyped-def]
     """Up, right, down and left are 0 to 3."""
-    row, column = divmod(np.int64(state[0]), CLIFF_COLUMNS)
+    row, column = divmod(int(state[0]), CLIFF_COLUMNS)
     if way == 0:
         row = max(row - 1, 0)
     elif way == 1:

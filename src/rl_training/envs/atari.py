@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rl_training.envs.lanes import Observation, Stepped, VectorLanes
+from rl_training.envs.lanes import Actions, Observation, Stepped, VectorLanes
 from rl_training.errors import ConfigError, about, add_extra, did_you_mean
 from rl_training.settings.config import ATARI
 from rl_training.trees import tree_map
@@ -127,7 +127,7 @@ class AtariLanes(VectorLanes):
         self.lives = info["lives"].copy()
         return tree_map(lambda column: column[list(lanes)], obs)
 
-    def step(self, actions: np.ndarray) -> Stepped:
+    def step(self, actions: Actions) -> Stepped:
         obs, score, terminated, truncated, info = self.envs.step(actions)
         over = terminated | truncated
         if self.terminal_on_life_loss:

@@ -25,7 +25,7 @@ from rl_training.trees import put_rows, tree_map
 from rl_training.types import Env, Space
 
 Observation = Any  # an array [B, ...], or a dict of observations
-Actions = Sequence[Any]  # an array [B, ...]; a list of B for Tuple and Dict actions
+Actions = np.ndarray | list[Any]  # an array [B, ...]; a list of B for Tuple and Dict actions
 
 
 class Stepped(NamedTuple):
@@ -237,7 +237,7 @@ class VectorLanes:
         obs, _ = self.envs.reset(seed=seed_of, options={"reset_mask": mask})  # type: ignore[arg-type]  # one each
         return tree_map(lambda column: column[list(lanes)], obs)
 
-    def step(self, actions: np.ndarray) -> Stepped:
+    def step(self, actions: Actions) -> Stepped:
         obs, reward, terminated, truncated, info = self.envs.step(actions)
         if self.mode is AutoresetMode.SAME_STEP and "_final_obs" in info:
             # The environment has reset itself already: put the episode's last observation back in its place.
@@ -246,7 +246,7 @@ class VectorLanes:
         reward = np.asarray(reward, np.float64)
         return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated)
 
-    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Replayed:
+    def replay(self, seeds: Sequence[int], actions: Sequence[Actions]) -> Replayed:
         """All lanes step together, so each is reset when as many steps remain as it has actions.
 
         Until then it plays episodes that nobody looks at, with the actions of the longest one.

@@ -8,6 +8,7 @@ processes import this module: it must not load torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -19,8 +20,7 @@ from rl_training.envs.interface import Broken, check_has_spaces
 from rl_training.envs.wrappers import ActionRepeat, FrameStack, TupleAsDict, has_tuple
 from rl_training.errors import ConfigError, one_line
 from rl_training.settings.config import Config
-
-Env = gym.Env[Any, Any]
+from rl_training.types import Env
 
 
 class Recipe(NamedTuple):
@@ -73,7 +73,8 @@ def _check_wrapped(env: object, wrapper: object) -> None:
         ) from None
 
 
-class Maker(NamedTuple):
+@dataclass(frozen=True)
+class Maker:
     """Makes equal environments, in this process or in a worker."""
 
     spec: EnvSpec  # of the bare environment: it also holds what only this process has registered

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from rl_training.data.collector import Policy, fresh_where_ended
 from rl_training.data.demonstrations import Episode
+from rl_training.envs.compiled import CompiledSpaces
 from rl_training.envs.lanes import Lanes
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import same_layout
@@ -139,7 +140,7 @@ def play(
     return played
 
 
-def refuse_other_spaces(lanes: Lanes, made_for: tuple[Any, Any], env_id: str) -> None:
+def refuse_other_spaces(lanes: Lanes | CompiledSpaces, made_for: tuple[Any, Any], env_id: str) -> None:
     """Refuse environments that are not those a policy was saved for."""
     for name, space, saved in zip(
         ("observations", "actions"), (lanes.observation_space, lanes.action_space), made_for, strict=True

@@ -21,7 +21,7 @@ from rl_training.data.batch import Batch, minibatches
 from rl_training.data.demonstrations import check_fit
 from rl_training.data.imitation import ExpertPairs, Pairs, agent_pairs, draw, join, time_after_ends
 from rl_training.data.minari_datasets import read
-from rl_training.envs.spaces import ACTIONS
+from rl_training.envs.spaces import ACTIONS, ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.networks.discriminator import Discriminator
 from rl_training.runtime.controls import Knobs, Now, compile_knobs
@@ -83,7 +83,9 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         where = config.demonstrations
         demonstrations = read(where).first(config.expert_episodes, where)
         check_fit(demonstrations, config.env_id, self.observation_space, self.action_space, where)
-        return ExpertPairs(demonstrations, self.observation_space, self.codec, config.expert_keep_every)
+        return ExpertPairs(
+            demonstrations, self.observation_space, ActionCodec(self.action_space), config.expert_keep_every
+        )
 
     def iterate(self, knobs: Knobs) -> Metrics:
         cloning = {} if self.cloned else self.clone(knobs.after(0))
@@ -92,7 +94,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         metrics.add(cloning)
         now = knobs.after(metrics.steps)
         # Update the discriminator by the gradient of E_expert[log D] + E_π[log(1 - D)].
-        pairs = agent_pairs(rollout, self.codec)
+        pairs = agent_pairs(rollout, ActionCodec(self.action_space))
         self.improve_discriminator(self.remember(pairs), now, metrics)
         # Take a policy step with the discriminator's reward, which takes the place of the environment's.
         rollout["reward"] = self.imitation_reward(pairs, rollout["terminated"], now)

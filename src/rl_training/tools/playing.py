@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.envs.atari import is_atari
-from rl_training.envs.lanes import Lanes, Observation, Replayed, Stepped
+from rl_training.envs.lanes import Actions, Lanes, Observation, Replayed, Stepped
 from rl_training.envs.layers import Recipe
 from rl_training.envs.making import make_whole
 from rl_training.errors import UserError, add_extra, one_line
@@ -138,7 +138,7 @@ class Filmed:
         self.first = self._picture(obs)
         return obs
 
-    def step(self, actions: np.ndarray) -> Stepped:
+    def step(self, actions: Actions) -> Stepped:
         if self.first is not None:
             self.show(self.first)
             self.first = None
@@ -146,7 +146,7 @@ class Filmed:
         self.show(self._picture(stepped.obs))
         return stepped
 
-    def replay(self, seeds: Sequence[int], actions: Sequence[np.ndarray]) -> Replayed:
+    def replay(self, seeds: Sequence[int], actions: Sequence[Actions]) -> Replayed:
         return self.lanes.replay(seeds, actions)
 
     def close(self) -> None:
