@@ -55,6 +55,16 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return compiled
 
 
+def kept_from_before(function: Any) -> bool:
+    """Whether a compiled function is in the cache, or compiled already; True where numba does not tell."""
+    if function.signatures:
+        return True
+    try:
+        return bool(function._cache._cache_file._load_index())
+    except AttributeError:  # numba's own business: another version may keep it elsewhere
+        return True
+
+
 @once
 def cache() -> Cache:
     """The cache of this process. Processes that it starts inherit the choice through the environment."""

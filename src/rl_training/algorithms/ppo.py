@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
+
+from rl_training.algorithms.slopes import ENTROPY, LOG_PROB, VALUE, Slopes
+from rl_training.compiling import njit
 
 
 def normalize_advantage(advantage: Tensor) -> Tensor:
@@ -71,3 +77,42 @@ def ppo_loss(
     loss, terms = surrogate_loss(log_prob, entropy, old, clip_coef=clip_coef, ent_coef=ent_coef)
     critic = value_loss(value, old["value"], old["return"], value_clip_coef)
     return loss + vf_coef * critic, terms | {"value_loss": critic.detach()}
+
+
+@njit(nogil=True, error_model="numpy")
+def ppo_slopes(said, old, share, knobs, slopes, sums):  # type: ignore[no-untyped-def]
+    """`ppo_loss` and its slopes, row by row.
+
+    ∂L/∂log π = -ρ A / N, or 0 where the clip holds the smaller objective        ∂L/∂H = -c_e / N
+    ∂L/∂V = c_v (V - R) / N, or 0 where the clip holds the larger error
+    """
+    clip_coef, ent_coef, vf_coef, value_clip_coef = knobs
+    for i in range(len(said)):
+        old_log_prob, old_value, advantage, target = old[i]
+        log_ratio = np.float64(said[i, LOG_PROB]) - old_log_prob
+        ratio = math.exp(log_ratio)
+        objective = ratio * advantage
+        clipped = min(max(ratio, 1 - clip_coef), 1 + clip_coef) * advantage
+        error = said[i, VALUE] - target
+        moved = said[i, VALUE] - old_value
+        held = old_value + min(max(moved, -value_clip_coef), value_clip_coef) - target
+        is_held = abs(moved) > value_clip_coef and held * held > error * error
+        slopes[i, LOG_PROB] = 0.0 if objective > clipped else -share * objective
+        slopes[i, ENTROPY] = -share * ent_coef
+        slopes[i, VALUE] = 0.0 if is_held else share * vf_coef * error
+        policy, critic = -min(objective, clipped), 0.5 * (held if is_held else error) ** 2
+        sums[0] += share * (policy + vf_coef * critic - ent_coef * said[i, ENTROPY])
+        sums[1] += share * policy
+        sums[2] += share * said[i, ENTROPY]
+        sums[3] += share * (ratio - 1 - log_ratio)
+        sums[4] += share * (abs(ratio - 1) > clip_coef)
+        sums[5] += share * critic
+
+
+PPO_SLOPES = Slopes(
+    ppo_loss,
+    ppo_slopes,
+    columns=("log_prob", "value", "advantage", "return"),
+    knobs=("clip_coef", "ent_coef", "vf_coef", "value_clip_coef"),
+    numbers=("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss"),
+)

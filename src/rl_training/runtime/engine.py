@@ -22,14 +22,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rl_training.compiling import kept_from_before
 from rl_training.envs.spaces import space_to_json
 from rl_training.errors import EnvironmentFault, NonFiniteError, StorageError
+from rl_training.kernels.layers import forward
 from rl_training.monitoring.display import Display, Pace
 from rl_training.monitoring.trackers import Trackers
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
 from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.files import AppendLog, HeldDirectory
@@ -136,7 +139,11 @@ class Engine:
                 self.trackers.start(config, self.run)
             with stop_signals() as stop:
                 self.display.start(config, self.run.path, progress.steps, total)
-                for line in (*self.trainer.encoders(), *rounded_up(config, progress.steps)):
+                for line in (
+                    *self.trainer.encoders(),
+                    *update_lines(self.trainer),
+                    *rounded_up(config, progress.steps),
+                ):
                     self.display.message(line)
                 while progress.steps < total and stop.number is None:
                     self._iterate()
@@ -257,6 +264,7 @@ class Engine:
                 "policy": self._policy(),
                 "trainer": self.trainer.state_dict(),
                 "progress": self.progress.state_dict(),
+                "paths": self.trainer.paths(),
                 "segments": self.store.entries,  # the trainer's state has brought them up to date
             }
             self.last_good = checkpoints.save_checkpoint(
@@ -321,6 +329,15 @@ class Engine:
                 else "no checkpoint was written yet"
             )
             raise StorageError(f"cannot write to {self.run.path}: {error}; {left}") from error
+
+
+def update_lines(trainer: Trainer) -> list[str]:
+    """How a run's updates are computed, and what a first run waits for."""
+    paths = list(dict.fromkeys(update.explained for update in trainer.choices().values()))
+    lines = [f"updates: {', '.join(paths)}"] if paths else []
+    if COMPILED in paths and not kept_from_before(forward):
+        lines.append("compiling (once)")
+    return lines
 
 
 def rounded_up(config: Config, steps: int = 0) -> list[str]:

@@ -113,7 +113,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         optimizer = self.optimizer.beside()  # its moments are of no use to the policy's own loss
         loss = torch.zeros(())
         for minibatch in minibatches(batch, self.config.bc_epochs, -(-len(pairs["action"]) // size)):
-            loss = -self.evaluate(minibatch)[0].mean()
+            loss = -self.agent.evaluate(minibatch["obs"], minibatch["action"])[0].mean()
             optimizer.step(loss, self.config.learning_rate, now.max_grad_norm)
         self.cloned = True
         return {"cloning_loss": loss.detach()}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.errors import NonFiniteError
+from rl_training.kernels.descent import adam, rmsprop
 from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
 
@@ -57,6 +58,16 @@ class Optimizer(Stateful):
 
     def update(self, learning_rate: float) -> None:
         """Move the parameters by the gradient g as it stands."""
+        raise NotImplementedError
+
+    def descend(self, learning_rate: float, max_grad_norm: float) -> float:
+        """The same step in compiled code, down the gradient that is in place already; its norm before scaling."""
+        norm = self._descend(learning_rate, max_grad_norm)
+        if not math.isfinite(norm):
+            raise NonFiniteError(self._first_not_finite())
+        return norm
+
+    def _descend(self, learning_rate: float, max_grad_norm: float) -> float:
         raise NotImplementedError
 
     def _first_not_finite(self) -> str:
@@ -121,6 +132,11 @@ class Adam(Optimizer):
             maximize=False,
         )
 
+    def _descend(self, learning_rate: float, max_grad_norm: float) -> float:
+        vectors = (self.parameters, self.gradient, self.mean, self.square, self.count.view(1))
+        arrays = (vector.numpy() for vector in vectors)
+        return adam(*arrays, learning_rate, self.betas, self.epsilon, max_grad_norm)
+
 
 class RMSprop(Optimizer):
     """RMSprop as TensorFlow 1 had it, with which A2C's published results were made.
@@ -145,6 +161,10 @@ class RMSprop(Optimizer):
     def update(self, learning_rate: float) -> None:
         self.square.mul_(self.decay).addcmul_(self.gradient, self.gradient, value=1 - self.decay)
         self.parameters.addcdiv_(self.gradient, (self.square + self.epsilon).sqrt_(), value=-learning_rate)
+
+    def _descend(self, learning_rate: float, max_grad_norm: float) -> float:
+        arrays = (vector.numpy() for vector in (self.parameters, self.gradient, self.square))
+        return rmsprop(*arrays, learning_rate, self.decay, self.epsilon, max_grad_norm)
 
 
 class LaProp(Optimizer):

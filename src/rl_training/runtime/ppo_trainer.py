@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
-from torch import Tensor
-
-from rl_training.algorithms.ppo import normalize_advantage, ppo_loss
-from rl_training.data.batch import Batch, minibatches
+from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
+from rl_training.data.batch import Batch
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import Adam, Optimizer
+from rl_training.runtime.optim import Adam
+from rl_training.runtime.updates import Fastest, Update
 from rl_training.runtime.workflows import Result, train
-from rl_training.settings.families import OnPolicyConfig, Surrogate
+from rl_training.settings.families import OnPolicyConfig
 from rl_training.settings.gail import GAILConfig
 from rl_training.settings.ppo import PPOConfig
-
-Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
-
 
 PPOConfigT = TypeVar("PPOConfigT", bound=PPOConfig | GAILConfig)
 
@@ -28,10 +24,12 @@ class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
     """Proximal Policy Optimization (Schulman et al. 2017), Algorithm 1."""
 
     config_class: ClassVar[type[OnPolicyConfig]] = PPOConfig
+    transient = ("surrogate",)
 
     def __init__(self, config: PPOConfigT) -> None:
         super().__init__(config)
         self.optimizer = Adam([self.agent.network], epsilon=1e-5)
+        self.surrogate = Fastest(ppo_loss, PPO_SLOPES, self.agent, self.optimizer, config)
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Run the old policy for T steps in B environments.
@@ -43,38 +41,20 @@ class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
         # Compute advantage estimates A_1, ..., A_T.
         metrics.add(self.add_advantages(rollout, now))
         # Optimise the surrogate, with K epochs and minibatches of size M ≤ T·B.
-        parts = minibatches(self.flat_batch(rollout), now.update_epochs, self.config.num_minibatches)
-        optimize_surrogate(parts, self.evaluate, self.optimizer, self.config, now, metrics)
+        update = self.surrogate()
+        parts = update.parts(self.flat_batch(rollout), now.update_epochs, self.config.num_minibatches)
+        optimize_surrogate(update, parts, now, metrics)
         self.agent.observe(rollout["obs"])
 
-    def evaluate(self, minibatch: Batch) -> Evaluated:
-        return self.agent.evaluate(minibatch["obs"], minibatch["action"])
 
-
-def optimize_surrogate(
-    parts: Iterable[Batch],
-    evaluate: Callable[[Batch], Evaluated],
-    optimizer: Optimizer,
-    config: Surrogate,
-    now: Now,
-    metrics: Metrics,
-) -> None:
+def optimize_surrogate(update: Update, parts: Iterable[Any], now: Now, metrics: Metrics) -> None:
     """A step of the clipped surrogate on each minibatch, until the policy is far from the one that acted."""
     for minibatch in parts:
-        if config.normalize_advantages:
-            minibatch["advantage"] = normalize_advantage(minibatch["advantage"])
-        loss, numbers = ppo_loss(
-            *evaluate(minibatch),
-            minibatch,
-            clip_coef=now.clip_coef,
-            ent_coef=now.ent_coef,
-            vf_coef=now.vf_coef,
-            value_clip_coef=now.value_clip_coef,
-        )
+        numbers = update.differentiate(minibatch, now)
         metrics.add(numbers)
         if now.target_kl is not None and numbers["approx_kl"] > 1.5 * now.target_kl:
             break
-        metrics.add(optimizer.step(loss, now.learning_rate, now.max_grad_norm))
+        metrics.add(update.step(now.learning_rate, now.max_grad_norm))
 
 
 def train_ppo(config: PPOConfig, **options: Any) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
 from rl_training.data.batch import Batch
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.policies.recurrent import RecurrentPolicy
@@ -11,7 +12,8 @@ from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
-from rl_training.runtime.ppo_trainer import Evaluated, optimize_surrogate
+from rl_training.runtime.ppo_trainer import optimize_surrogate
+from rl_training.runtime.updates import Evaluated, TorchUpdate
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.recurrent_ppo import RecurrentPPOConfig
 
@@ -22,10 +24,14 @@ class RecurrentPPOTrainer(OnPolicyTrainer[RecurrentPPOConfig]):
     config_class = RecurrentPPOConfig
     policy_class = RecurrentPolicy
     agent: RecurrentPolicy
+    transient = ("surrogate",)
 
     def __init__(self, config: RecurrentPPOConfig) -> None:
         super().__init__(config)
         self.optimizer = Adam([self.agent.network], epsilon=1e-5)
+        self.surrogate = TorchUpdate(
+            ppo_loss, PPO_SLOPES.knobs, self.evaluate, self.optimizer, config.normalize_advantages
+        )
 
     @classmethod
     def network_settings(cls, config: RecurrentPPOConfig) -> dict[str, Any]:
@@ -44,7 +50,7 @@ class RecurrentPPOTrainer(OnPolicyTrainer[RecurrentPPOConfig]):
         parts = sequence_minibatches(
             self.time_batch(rollout), ended, carry, now.update_epochs, self.config.num_minibatches
         )
-        optimize_surrogate(parts, self.evaluate, self.optimizer, self.config, now, metrics)
+        optimize_surrogate(self.surrogate, parts, now, metrics)
         self.agent.observe(rollout["obs"])
         return metrics
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from rl_training.errors import about
 from rl_training.networks.encoders import encoder_lines, is_image, is_small_image, without_small_pictures
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.updates import COMPILED, Fastest
 from rl_training.settings.config import Config
 from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
@@ -75,6 +77,20 @@ class Trainer(Stateful, Generic[ConfigT]):
     def encoders(self) -> list[str]:
         """Which encoder sees what, in words: what a run says first."""
         return encoder_lines(part for part in vars(self.agent).values() if isinstance(part, nn.Module))
+
+    def paths(self) -> dict[str, str]:
+        """How each of its updates is computed: `compiled` or `torch`. A run keeps to that."""
+        return {name: part.path for name, part in self.choices().items()}
+
+    def choices(self) -> dict[str, Fastest]:
+        """Its updates that have more than one path."""
+        return {name: part for name, part in vars(self).items() if isinstance(part, Fastest)}
+
+    def keep_to(self, paths: Mapping[str, str]) -> None:
+        """Compute updates as a run has done so far: by torch where `paths` does not say `compiled`."""
+        for name, part in self.choices().items():
+            if paths.get(name) != COMPILED:
+                part.use_torch("as this run began")
 
     def timing(self) -> dict[str, float]:
         """What a line of timing.jsonl shall hold besides the speed: all that depends on the clock."""

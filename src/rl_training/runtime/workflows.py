@@ -23,6 +23,7 @@ from rl_training.envs.spaces import action_codec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.envs.wrappers import as_dict
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
+from rl_training.kernels.compiled import REVISION, cpu_features
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
 from rl_training.registry import home_of, require_algorithm, trainer_class
@@ -30,6 +31,7 @@ from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.trainer import Trainer, as_seen, default_threads
+from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
 from rl_training.settings.loading import dump_config, load_config, load_run_config
 from rl_training.settings.picture_defaults import difference, with_picture_defaults
@@ -91,7 +93,7 @@ def train_until_stopped(
     threads = threads_of(config, trainer)
     run = RunDirectory.create(run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}")
     with run.lock():
-        with begin_run(run, config, threads):
+        with begin_run(run, config, threads, trainer.paths()):
             pass
         if told := difference(written, config):
             display.message(told)
@@ -101,7 +103,9 @@ def train_until_stopped(
 
 
 @contextmanager
-def begin_run(run: RunDirectory, config: Config, threads: int, **more: Any) -> Iterator[None]:
+def begin_run(
+    run: RunDirectory, config: Config, threads: int, paths: Mapping[str, str], **more: Any
+) -> Iterator[None]:
     """Write what a new run starts with; whatever the run needs besides is written in between.
 
     The config comes last: with it in place, a killed run can be resumed.
@@ -115,6 +119,7 @@ def begin_run(run: RunDirectory, config: Config, threads: int, **more: Any) -> I
             keeps_freed_memory=keep_freed_memory(),
             results=revisions(config),
             environment=environment_protocol(config),
+            paths={**paths, **kernels()},
             resumes_exactly=config.resumes_exactly,
             parts=parts.files(config),
             algorithm=home_of(config.algo),
@@ -190,7 +195,9 @@ def resume_until_stopped(
                 if damage is not None and finished:
                     latest = dict(found[1]["progress"]["latest"])
                     return Result(latest, run.path, found[0], sampled=config.samples_evaluations)
-        engine = Engine(make_trainer(config), config, run, display)
+        trainer = make_trainer(config)
+        keep_to_paths(trainer, manifest, run)
+        engine = Engine(trainer, config, run, display)
         if found is None:
             display.message("no checkpoint yet: starting from step 0")
         else:
@@ -386,6 +393,32 @@ def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display
 def _short(files: Mapping[str, str]) -> dict[str, str]:
     """The files of a run's own parts, each with the beginning of its SHA-256."""
     return {f"the file {path}": f"of SHA-256 {str(digest)[:12]}" for path, digest in files.items()}
+
+
+def kernels() -> dict[str, Any]:
+    """What the numbers of compiled updates depend on here."""
+    return {"kernels": REVISION, "cpu_features": cpu_features()}
+
+
+def keep_to_paths(trainer: Trainer, manifest: Mapping[str, Any], run: RunDirectory) -> None:
+    """Compute updates as the run's manifest says: by torch where it says nothing. Refused where that cannot be."""
+    recorded = manifest.get("paths")
+    made: Mapping[str, Any] = recorded if isinstance(recorded, dict) else {}
+    lost = [
+        update.explained
+        for name, update in trainer.choices().items()
+        if made.get(name) == COMPILED != update.path
+    ]
+    if COMPILED in made.values() and made.get("kernels") != REVISION:
+        lost.append(f"revision {REVISION} of compiled code, not {made.get('kernels')}")
+    if lost:
+        trainer.close()
+        command = shlex.join(["rl-training", "fork", str(run.path), "compiled_updates=false"])
+        raise RunError(
+            f"{run.path}: its updates were compiled, here they would be: {lost[0]}; resume it where it began, "
+            f"or fork it: {command}"
+        )
+    trainer.keep_to(made)
 
 
 def _results(manifest: Mapping[str, Any], config: Config) -> Mapping[str, Any]:

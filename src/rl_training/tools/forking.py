@@ -20,6 +20,7 @@ from rl_training.runtime.workflows import (
     begun_with,
     check_log,
     check_manifest,
+    keep_to_paths,
     make_trainer,
     or_stop,
     refuse_changed_config,
@@ -92,7 +93,10 @@ def fork_until_stopped(
     with taking_over(path):
         damage = check_log(parent, tree, display, accept=accept_damaged_log)
 
-    engine = Engine(make_trainer(config), config, parent, display)
+    trainer = make_trainer(config)
+    if "compiled_updates" not in changes:
+        keep_to_paths(trainer, manifest, parent)
+    engine = Engine(trainer, config, parent, display)
     with taking_over(path, _not_fitting(parent, changes, path, tree)):
         engine.restore(path, tree)
     lineage = {
@@ -110,7 +114,7 @@ def fork_until_stopped(
         more = {"lineage": [lineage, *_listed(manifest, "lineage")]}
         if accepted := [*_listed(manifest, ACCEPTED_DAMAGE), *([damage] if damage else ())]:
             more[ACCEPTED_DAMAGE] = accepted  # the fork's log begins with the parent's
-        with begin_run(run, config, threads, **more):
+        with begin_run(run, config, threads, trainer.paths(), **more):
             _take_over(parent, run, path, tree, config)
         engine.progress.best_return = tree["progress"]["best_return"]
         engine.move_to(run, checkpoint=run.checkpoints / path.name)

@@ -1,0 +1,306 @@
+"""Dense networks as data: a table of layers, one flat vector of parameters, and compiled passes over blocks of rows.
+
+A row of the table is a dense layer h = f(x Wᵀ + b). It says where x comes from: the observation or another layer, so
+that two heads on one trunk are a table too. Sizes are data, so one compiled function serves all networks and batches.
+A block of rows is as high as its activations stay in the processor's cache; larger batches are several blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.compiling import njit
+from rl_training.kernels.acting import FAST, fast_tanh
+from rl_training.kernels.products import PANEL, product
+
+HEIGHT = 128  # rows of a block
+COLUMNS = 15
+(
+    INPUTS, OUTPUTS, SOURCE, ACTIVATION, WEIGHT, BIAS,  # what the layer is; places in the vector of parameters
+    FORWARD, BACKWARD, START, GRADIENT,  # places in the packed weights: for both passes, biases, and slopes
+    VALUES, SLOPES, KEPT, STRIDE, COLUMN,  # places in memory, numbers from row to row, and the first output column
+) = range(COLUMNS)  # fmt: skip
+OBSERVATION = -1  # as a source
+NOWHERE = -1  # as a place
+NONE, TANH, RELU, ELU, SILU, GELU = range(6)
+ACTIVATIONS = {nn.Tanh: TANH, nn.ReLU: RELU, nn.ELU: ELU, nn.SiLU: SILU, nn.GELU: GELU}
+ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+
+
+class Layer(NamedTuple):
+    """A dense layer as torch has it: W [outputs, inputs], b [outputs]; without W its output is b in every row."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    source: int  # the number of another layer, or OBSERVATION
+    activation: int
+    column: int  # where its outputs begin in a row of the network's outputs; NOWHERE for hidden layers
+
+
+class Layers:
+    """A network of dense layers over a vector of parameters, of which their weights are views."""
+
+    def __init__(self, layers: Sequence[Layer], inputs: int, parameters: Tensor) -> None:
+        self.inputs, self.parameters = inputs, parameters.detach().numpy()
+        self.outputs = max(layer.column + _outputs(layer) for layer in layers if layer.column != NOWHERE)
+        self.table = np.full((len(layers) + 1, COLUMNS), NOWHERE, np.int64)
+        self._lay_out(layers, parameters)
+        self.output, self.slopes = (np.zeros((HEIGHT, self.outputs), np.float32) for _ in range(2))
+
+    def _lay_out(self, layers: Sequence[Layer], parameters: Tensor) -> None:
+        table, packed, memory = self.table, 0, 0
+        for i, layer in enumerate(layers):
+            outputs, inputs = _outputs(layer), 0 if layer.weight is None else layer.weight.shape[1]
+            stride = stride_of(outputs)
+            sizes = (
+                panels(outputs) * inputs,
+                panels(inputs) * outputs,
+                panels(outputs),
+                outputs * panels(inputs),
+            )
+            places = np.cumsum([packed, *sizes])
+            kept = layer.activation in (SILU, GELU)
+            at = memory + HEIGHT * stride * np.arange(3)
+            table[i] = (
+                inputs, outputs, layer.source, layer.activation,
+                _place(layer.weight, parameters), _place(layer.bias, parameters),
+                *places[:4], at[0], at[1], at[2] if kept else NOWHERE, stride, layer.column,
+            )  # fmt: skip
+            packed, memory = int(places[4]), memory + HEIGHT * stride * (2 + kept)
+        # The observation is the last row: what SOURCE = -1 names.
+        table[-1, [OUTPUTS, VALUES, STRIDE]] = self.inputs, memory, stride_of(self.inputs)
+        self.packed, self.gradient = (np.zeros(packed + PANEL, np.float32) for _ in range(2))
+        self.memory = np.zeros(memory + HEIGHT * stride_of(self.inputs), np.float32)
+
+    def pack(self) -> None:
+        """Read the parameters as they are now; what was added up of gradients begins anew."""
+        pack(self.table, self.parameters, self.packed)
+        self.gradient[:] = 0
+
+    def forward(self, inputs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The outputs [n, outputs] for some rows of inputs [N, inputs], at most HEIGHT; valid until the next call."""
+        out = self.output[: len(rows)]
+        forward(self.table, self.packed, self.memory, inputs, rows, out)
+        return out
+
+    def backward(self, slopes: np.ndarray) -> None:
+        """Add up the gradients of a loss with these slopes [n, outputs] in what `forward` put out last."""
+        backward(self.table, self.packed, self.memory, slopes, self.gradient)
+
+    def unpack(self, gradient: np.ndarray) -> None:
+        """Write what was added up to where a vector of gradients has it."""
+        unpack(self.table, self.gradient, gradient)
+
+
+def stride_of(width: int) -> int:
+    """Numbers from row to row: an odd number of cache lines, so that a column is not all in the same few of them."""
+    return PANEL * (-(-width // PANEL) | 1)
+
+
+def panels(width: int) -> int:
+    """A width, rounded up to whole panels."""
+    return -(-width // PANEL) * PANEL
+
+
+def _outputs(layer: Layer) -> int:
+    some = layer.bias if layer.weight is None else layer.weight
+    assert some is not None
+    return len(some)
+
+
+def _place(part: Tensor | None, parameters: Tensor) -> int:
+    """Where a parameter begins in the vector that it is a view of."""
+    if part is None:
+        return NOWHERE
+    place = (part.data_ptr() - parameters.data_ptr()) // part.element_size()
+    inside = 0 <= place <= parameters.numel() - part.numel()
+    assert inside and torch.equal(parameters[place : place + part.numel()], part.detach().reshape(-1))
+    return place
+
+
+@njit(nogil=True)
+def pack(table, parameters, packed):  # type: ignore[no-untyped-def]
+    """Weights in panels, as `product` reads them: W transposed for the forward pass, W for the backward one."""
+    for i in range(len(table) - 1):
+        inputs, outputs = table[i, INPUTS], table[i, OUTPUTS]
+        start = packed[table[i, START] :]
+        for j in range(outputs):
+            start[j] = parameters[table[i, BIAS] + j] if table[i, BIAS] >= 0 else ZERO
+        if inputs > 0:
+            weight = parameters[table[i, WEIGHT] : table[i, WEIGHT] + outputs * inputs]
+            _pack_transposed(weight, inputs, outputs, packed[table[i, FORWARD] :])
+            _pack_rows(weight, inputs, outputs, packed[table[i, BACKWARD] :])
+
+
+@njit(nogil=True)
+def _pack_transposed(weight, inputs, outputs, to):  # type: ignore[no-untyped-def]
+    """to[p, k, c] = W[16 p + c, k]."""
+    for first in range(0, outputs, PANEL):
+        panel, width = to[first * inputs :], min(PANEL, outputs - first)
+        source = weight[first * inputs :]
+        for k in range(inputs):
+            for c in range(width):
+                panel[k * PANEL + c] = source[c * inputs + k]
+
+
+@njit(nogil=True)
+def _pack_rows(weight, inputs, outputs, to):  # type: ignore[no-untyped-def]
+    """to[p, j, c] = W[j, 16 p + c]."""
+    for first in range(0, inputs, PANEL):
+        panel, width = to[first * outputs :], min(PANEL, inputs - first)
+        for j in range(outputs):
+            line, source = panel[j * PANEL : j * PANEL + width], weight[j * inputs + first :]
+            for c in range(width):
+                line[c] = source[c]
+
+
+@njit(nogil=True)
+def unpack(table, packed, gradient):  # type: ignore[no-untyped-def]
+    """The slopes of all parameters, from rows filled up to panels to rows as parameters have them."""
+    for i in range(len(table) - 1):
+        inputs, outputs = table[i, INPUTS], table[i, OUTPUTS]
+        if table[i, BIAS] >= 0:
+            to, source = gradient[table[i, BIAS] :], packed[table[i, START] :]
+            for j in range(outputs):
+                to[j] = source[j]
+        for j in range(outputs if inputs > 0 else 0):
+            to = gradient[table[i, WEIGHT] + j * inputs :]
+            source = packed[table[i, GRADIENT] + j * ((inputs + PANEL - 1) // PANEL * PANEL) :]
+            for k in range(inputs):
+                to[k] = source[k]
+
+
+@njit(nogil=True)
+def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-untyped-def]
+    """All layers for the rows of `inputs` [N, inputs] that `rows` [n] names → outputs [n, outputs]."""
+    count = len(rows)
+    at, stride, width = table[-1, VALUES], table[-1, STRIDE], table[-1, OUTPUTS]
+    for i in range(count):
+        line, source = memory[at + i * stride : at + i * stride + width], inputs[rows[i]]
+        for j in range(width):
+            line[j] = source[j]
+    for i in range(len(table) - 1):
+        layer, source = table[i], table[table[i, SOURCE]]
+        product(
+            count,
+            layer[OUTPUTS],
+            layer[INPUTS],
+            (memory, layer[VALUES], layer[STRIDE]),
+            (packed, layer[START], 0),
+            (memory, source[VALUES], source[STRIDE], 1),
+            (packed, layer[FORWARD], PANEL, layer[INPUTS] * PANEL),
+        )
+        _activate(layer, memory, count)
+        if layer[COLUMN] >= 0:
+            for r in range(count):
+                line, to = memory[layer[VALUES] + r * layer[STRIDE] :], outputs[r, layer[COLUMN] :]
+                for j in range(layer[OUTPUTS]):
+                    to[j] = line[j]
+
+
+@njit(nogil=True)
+def backward(table, packed, memory, slopes, gradient):  # type: ignore[no-untyped-def]
+    """Add ∂W = gᵀ x and ∂b = Σ g to a packed gradient, with g ← (g W) ∘ f' from layer to layer.
+
+    `slopes` [n, outputs] are those of a loss in what `forward` has just put out.
+    """
+    count = len(slopes)
+    for i in range(len(table) - 1):
+        layer = table[i]
+        for r in range(count):
+            line = memory[layer[SLOPES] + r * layer[STRIDE] : layer[SLOPES] + (r + 1) * layer[STRIDE]]
+            line[:] = ZERO
+            if layer[COLUMN] >= 0:
+                source = slopes[r, layer[COLUMN] :]
+                for j in range(layer[OUTPUTS]):
+                    line[j] = source[j]
+    for i in range(len(table) - 2, -1, -1):
+        layer, source = table[i], table[table[i, SOURCE]]
+        _differentiate(layer, memory, count, gradient[layer[START] :])
+        width = (layer[INPUTS] + PANEL - 1) // PANEL * PANEL
+        product(
+            layer[OUTPUTS],
+            layer[INPUTS],
+            count,
+            (gradient, layer[GRADIENT], width),
+            (gradient, layer[GRADIENT], width),
+            (memory, layer[SLOPES], 1, layer[STRIDE]),
+            (memory, source[VALUES], source[STRIDE], PANEL),
+        )
+        if layer[SOURCE] >= 0:
+            product(
+                count,
+                layer[INPUTS],
+                layer[OUTPUTS],
+                (memory, source[SLOPES], source[STRIDE]),
+                (memory, source[SLOPES], source[STRIDE]),
+                (memory, layer[SLOPES], layer[STRIDE], 1),
+                (packed, layer[BACKWARD], PANEL, layer[OUTPUTS] * PANEL),
+            )
+
+
+@njit(fastmath=FAST, inline="always")
+def tanh(x):  # type: ignore[no-untyped-def]
+    """`fast_tanh`; the last term is 0, and NaN where x is: the quotient would make a number of it."""
+    return fast_tanh(x) + ZERO * x
+
+
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
+def _activate(layer, memory, count):  # type: ignore[no-untyped-def]
+    """h = f(z) in place; f'(z) is kept where it cannot be told from h."""
+    kind, stride, width = layer[ACTIVATION], layer[STRIDE], layer[OUTPUTS]
+    if kind == NONE:
+        return
+    for r in range(count):
+        line = memory[layer[VALUES] + r * stride : layer[VALUES] + r * stride + width]
+        if kind == TANH:
+            for j in range(width):
+                line[j] = tanh(line[j])
+        elif kind == RELU:
+            for j in range(width):
+                # Not max(): what is no number stays none.
+                line[j] = ZERO if line[j] < ZERO else line[j]
+        elif kind == ELU:
+            for j in range(width):
+                line[j] = np.float32(math.expm1(line[j])) if line[j] < ZERO else line[j]
+        else:
+            kept = memory[layer[KEPT] + r * stride : layer[KEPT] + r * stride + width]
+            for j in range(width):
+                z = line[j]
+                if kind == SILU:
+                    share = HALF + HALF * tanh(HALF * z)
+                    density = share * (ONE - share)
+                else:
+                    share = np.float32(0.5 * (1.0 + math.erf(z / math.sqrt(2.0))))
+                    density = np.float32(math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))
+                line[j], kept[j] = z * share, share + z * density
+
+
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
+def _differentiate(layer, memory, count, bias):  # type: ignore[no-untyped-def]
+    """g ← g f'(z) in place, and b ← b + Σ g."""
+    kind, stride, width = layer[ACTIVATION], layer[STRIDE], layer[OUTPUTS]
+    for r in range(count):
+        slope = memory[layer[SLOPES] + r * stride : layer[SLOPES] + r * stride + width]
+        line = memory[layer[VALUES] + r * stride : layer[VALUES] + r * stride + width]
+        if kind == TANH:
+            for j in range(width):
+                slope[j] *= ONE - line[j] * line[j]
+        elif kind == RELU:
+            for j in range(width):
+                slope[j] = slope[j] if line[j] > ZERO else ZERO
+        elif kind == ELU:
+            for j in range(width):
+                slope[j] *= line[j] + ONE if line[j] < ZERO else ONE
+        elif kind != NONE:
+            kept = memory[layer[KEPT] + r * stride : layer[KEPT] + r * stride + width]
+            for j in range(width):
+                slope[j] *= kept[j]
+        for j in range(width):
+            bias[j] += slope[j]

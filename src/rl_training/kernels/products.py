@@ -1,0 +1,106 @@
+"""Matrix products of any size in tiles whose sums stay in the processor's registers.
+
+`tiles.py` writes its sizes out, for convolutions of a few known shapes. Here all sizes are numbers of the running
+program, so that one compiled function serves every layer and every batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from rl_training.compiling import njit
+
+LANES, VECTORS = 8, 2
+PANEL = VECTORS * LANES  # columns of a tile
+NUMBER, INDEX, LANE = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+VECTOR = ir.VectorType(NUMBER, LANES)
+NUMBER_BYTES = 4
+
+
+def _tile(height: int) -> Any:
+    """`height` rows of `product`, of one panel: two vectors of sums each, at most twelve of the sixteen registers."""
+
+    def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        out, start, left, right = (
+            context.make_array(signature.args[i])(context, build, values[i]).data for i in range(4)
+        )
+        o, o_row, s, s_row, x, x_row, x_step, r, r_step = cgutils.unpack_tuple(build, values[5])
+        fma = cgutils.get_or_insert_function(
+            build.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fma.v{LANES}f32"
+        )
+
+        def vectors(array: Any, place: Any) -> list[Any]:
+            places = (build.gep(array, [build.add(place, INDEX(LANES * v))]) for v in range(VECTORS))
+            return [build.bitcast(at, VECTOR.as_pointer()) for at in places]
+
+        def rows(first: Any, stride: Any) -> list[Any]:
+            return [build.add(first, build.mul(stride, INDEX(m))) for m in range(height)]
+
+        def in_all_lanes(place: Any) -> Any:
+            number = build.load(build.gep(left, [place]), align=NUMBER_BYTES)
+            one = build.insert_element(ir.Constant(VECTOR, ir.Undefined), number, LANE(0))
+            return build.shuffle_vector(one, one, ir.Constant(ir.VectorType(LANE, LANES), [0] * LANES))
+
+        begins = [at for row in rows(s, s_row) for at in vectors(start, row)]
+        # LLVM turns these places, whose addresses are never taken, into registers.
+        sums = [cgutils.alloca_once_value(build, build.load(at, align=NUMBER_BYTES)) for at in begins]
+        lines = rows(x, x_row)
+        with cgutils.for_range(build, values[4]) as loop:
+            columns = vectors(right, build.add(r, build.mul(loop.index, r_step)))
+            loaded = [build.load(column, align=NUMBER_BYTES) for column in columns]
+            step = build.mul(loop.index, x_step)
+            for m in range(height):
+                number = in_all_lanes(build.add(lines[m], step))
+                for column, place in zip(loaded, sums[VECTORS * m : VECTORS * (m + 1)], strict=True):
+                    build.store(build.call(fma, [number, column, build.load(place)]), place)
+        cells = [at for row in rows(o, o_row) for at in vectors(out, row)]
+        for cell, place in zip(cells, sums, strict=True):
+            build.store(build.load(place), cell, align=NUMBER_BYTES)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def tile(typing: Any, out: Any, start: Any, left: Any, right: Any, depth: Any, places: Any) -> Any:
+        return types.void(out, start, left, right, types.int64, types.UniTuple(types.int64, 9)), generate
+
+    return tile
+
+
+_one, _two, _three, _four, _five, _six = (_tile(height) for height in range(1, 7))
+
+
+@njit(nogil=True)
+def product(rows, width, depth, to, begin, first, second):  # type: ignore[no-untyped-def]
+    """out[m, n] = start[m, n] + Σ_k left[m, k] · right[k, n] in single precision, for m < rows, n < width, k < depth.
+
+        to = (out, place, row)            place: of the first number in a flat array
+        begin = (start, place, row)       row: numbers from one m to the next; `start` may be `out` itself
+        first = (left, place, row, step)  step: numbers from one k to the next
+        second = (right, place, step, panel)
+
+    Columns come in panels of 16: `out` and `start` have as many as fill the last panel, and that of `right` begins
+    `panel` numbers after the one before it.
+    """
+    (out, o, o_row), (start, s, s_row) = to, begin
+    (left, x, x_row, step), (right, r, r_step, panel) = first, second
+    for _ in range((width + PANEL - 1) // PANEL):
+        m = 0
+        while m + 6 <= rows:
+            at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
+            _six(out, start, left, right, depth, at)
+            m += 6
+        at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
+        if rows - m == 1:
+            _one(out, start, left, right, depth, at)
+        elif rows - m == 2:
+            _two(out, start, left, right, depth, at)
+        elif rows - m == 3:
+            _three(out, start, left, right, depth, at)
+        elif rows - m == 4:
+            _four(out, start, left, right, depth, at)
+        elif rows - m == 5:
+            _five(out, start, left, right, depth, at)
+        o, s, r = o + PANEL, s + PANEL, r + panel

@@ -1,0 +1,79 @@
+"""Modules of torch, read as tables of dense layers; None for all that are anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from rl_training.kernels.exact import is_exact
+from rl_training.kernels.layers import ACTIVATIONS, NONE, NOWHERE, OBSERVATION, Layer, Layers
+from rl_training.networks.actor_critic import ActionHead, ActorCritic
+from rl_training.networks.encoders import Flat, Joined, OneHot
+
+
+def actor_critic_layers(network: Any, parameters: Tensor) -> Layers | None:
+    """An `ActorCritic` of dense layers: its outputs are those of the actor's head, log σ where there is one, and V."""
+    if not is_exact(network, ActorCritic) or not is_exact(network.actor_head, ActionHead):
+        return None
+    head, critic_encoder = network.actor_head, network.critic_encoder
+    actor = encoder_layers(network.actor_encoder, 0)
+    critic = (
+        encoder_layers(critic_encoder, len(actor)) if actor is not None and critic_encoder is not None else []
+    )
+    if actor is None or critic is None or not (_is_dense(head.output) and _is_dense(network.critic_head)):
+        return None
+    trunk, column = [*actor, *critic], len(head.output.weight)
+    trunk.append(_layer(head.output, _last(actor, 0), NONE, 0))
+    if head.log_std is not None:
+        trunk.append(Layer(None, head.log_std, OBSERVATION, NONE, column))
+        column += len(head.log_std)
+    valued = _last(actor, 0) if critic_encoder is None else _last(critic, len(actor))
+    trunk.append(_layer(network.critic_head, valued, NONE, column))
+    return Layers(trunk, features_of(network.actor_encoder), parameters)
+
+
+def encoder_layers(encoder: Any, first: int) -> list[Layer] | None:
+    """The hidden layers of what `make_encoder` makes for vectors, the first of them having the number `first`."""
+    if not is_exact(encoder, nn.Sequential) or len(encoder) != 2 or not learns_nothing(encoder[0]):
+        return None
+    if not is_exact(encoder[1], nn.Sequential):
+        return None
+    dense, activations = list(encoder[1])[::2], list(encoder[1])[1::2]
+    plain = all(_is_dense(layer) for layer in dense) and all(
+        is_exact(each, *ACTIVATIONS) for each in activations
+    )
+    if not plain or len(dense) != len(activations) or any(_has_settings(each) for each in activations):
+        return None
+    return [
+        _layer(layer, first + i - 1 if i else OBSERVATION, ACTIVATIONS[type(activation)], NOWHERE)
+        for i, (layer, activation) in enumerate(zip(dense, activations, strict=True))
+    ]
+
+
+def learns_nothing(inputs: Any) -> bool:
+    """Whether observations become features without any parameter: as they are, one-hot, or both side by side."""
+    if is_exact(inputs, Joined):
+        return all(learns_nothing(part) for part in inputs.parts)
+    return is_exact(inputs, Flat, OneHot)
+
+
+def features_of(encoder: Any) -> int:
+    return encoder[0].features
+
+
+def _is_dense(layer: Any) -> bool:
+    return is_exact(layer, nn.Linear)
+
+
+def _has_settings(activation: Any) -> bool:
+    """Whether an activation is another function than its class is by default."""
+    return getattr(activation, "alpha", 1.0) != 1.0 or getattr(activation, "approximate", "none") != "none"
+
+
+def _layer(linear: nn.Linear, source: int, activation: int, column: int) -> Layer:
+    return Layer(linear.weight, linear.bias, source, activation, column)
+
+
+def _last(layers: list[Layer], first: int) -> int:
+    return first + len(layers) - 1 if layers else OBSERVATION

@@ -1,0 +1,211 @@
+"""Updates: the gradient of a loss over rows of a batch and a step down it, by torch or in compiled code.
+
+Both compute the same numbers but for rounding, and move the same vectors of an optimizer. Compiled code knows dense
+networks in single precision on one thread of a CPU; there torch's cost per operation is several times the arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.masking import mask_of
+from rl_training.algorithms.ppo import normalize_advantage
+from rl_training.algorithms.slopes import Loss, Slopes, gather
+from rl_training.data.batch import Batch, even_parts, minibatches
+from rl_training.errors import NonFiniteError
+from rl_training.kernels.exact import Shortcut, taken
+from rl_training.kernels.families import FAMILIES, UNMASKED, action_slopes, evaluate_actions, family_table
+from rl_training.kernels.layers import HEIGHT, Layers
+from rl_training.kernels.reading import actor_critic_layers
+from rl_training.kernels.tiles import has_fused_multiplication
+from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.runtime.controls import Now
+from rl_training.runtime.optim import Adam, Optimizer, RMSprop
+
+COMPILED, TORCH = "compiled", "torch"
+EVALUATE = ActorCriticPolicy.evaluate  # which compiled code stands in for
+
+Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
+Evaluate = Callable[[Batch], Evaluated]
+Numbers = Mapping[str, Tensor | float]
+
+
+class Update(Protocol):
+    """A loss, a network and an optimizer."""
+
+    def parts(self, batch: Batch, epochs: int, num_minibatches: int) -> Iterable[Any]:
+        """Rows [N, ...] in shuffled minibatches, `epochs` times over."""
+
+    def differentiate(self, part: Any, now: Now) -> Numbers:
+        """Find the gradient on a minibatch; what is worth logging of the loss."""
+
+    def step(self, learning_rate: float, max_grad_norm: float | None) -> Numbers:
+        """Move the parameters down that gradient."""
+
+
+class TorchUpdate:
+    """By torch's autograd, for any network."""
+
+    def __init__(
+        self, of: Loss, knobs: tuple[str, ...], evaluate: Evaluate, optimizer: Optimizer, normalize: bool
+    ) -> None:
+        self.of, self.knobs, self.evaluate = of, knobs, evaluate
+        self.optimizer, self.normalize = optimizer, normalize
+        self.loss = torch.zeros(())
+
+    def parts(self, batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Batch]:
+        return minibatches(batch, epochs, num_minibatches)
+
+    def differentiate(self, part: Batch, now: Now) -> Numbers:
+        if self.normalize:
+            part["advantage"] = normalize_advantage(part["advantage"])
+        knobs = {name: getattr(now, name) for name in self.knobs}
+        self.loss, numbers = self.of(*self.evaluate(part), part, **knobs)
+        return numbers
+
+    def step(self, learning_rate: float, max_grad_norm: float | None) -> Numbers:
+        return self.optimizer.step(self.loss, learning_rate, max_grad_norm)
+
+
+class Rows(NamedTuple):
+    """Rows of a batch, as compiled code reads them."""
+
+    inputs: np.ndarray  # [N, features]
+    actions: np.ndarray  # [N, K] float32
+    masks: np.ndarray  # [N, P], or empty
+    columns: np.ndarray  # [N, C] of the loss
+    rows: np.ndarray  # [n] which of them
+
+
+class CompiledUpdate:
+    """By compiled passes over blocks of rows, for an actor-critic of dense layers."""
+
+    def __init__(
+        self,
+        of: Slopes,
+        layers: Layers,
+        family: np.ndarray,
+        encode: Callable[[Any], Tensor],
+        optimizer: Optimizer,
+        normalize: bool,
+    ) -> None:
+        self.of, self.layers, self.family = of, layers, family
+        self.encode, self.optimizer = encode, optimizer
+        self.normalized = of.columns.index("advantage") if normalize else -1
+        self.said, self.known = (np.zeros((HEIGHT, 3), np.float32) for _ in range(2))
+        self.gradient, self.sums = optimizer.gradient.numpy(), np.zeros(1 + len(of.numbers))
+
+    def parts(self, batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Rows]:
+        whole = self.rows_of(batch)
+        for _ in range(epochs):
+            order = torch.randperm(len(whole.actions)).numpy()
+            for start, end in even_parts(len(order), num_minibatches):
+                yield whole._replace(rows=order[start:end])
+
+    def rows_of(self, batch: Batch) -> Rows:
+        """A whole batch."""
+        with torch.no_grad():
+            inputs = self.encode(batch["obs"]).numpy()
+        count, mask = len(inputs), mask_of(batch["obs"])
+        return Rows(
+            np.ascontiguousarray(inputs),
+            np.ascontiguousarray(batch["action"].numpy().reshape(count, -1), np.float32),
+            UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0),
+            np.stack([batch[name].numpy() for name in self.of.columns], 1),
+            np.arange(count),
+        )
+
+    def differentiate(self, part: Rows, now: Now) -> Numbers:
+        inputs, actions, masks, columns, rows = part
+        knobs = tuple(_number(getattr(now, name)) for name in self.of.knobs)
+        old = np.empty((len(rows), columns.shape[1]), np.float32)
+        gather(columns, rows, self.normalized, old)
+        self.sums[:] = 0
+        self.layers.pack()
+        for start in range(0, len(rows), HEIGHT):
+            block = rows[start : start + HEIGHT]
+            said, known, slopes = (
+                array[: len(block)] for array in (self.said, self.known, self.layers.slopes)
+            )
+            outputs = self.layers.forward(inputs, block)
+            evaluate_actions(self.family, outputs, actions, masks, block, said)
+            self.of.function(said, old[start : start + HEIGHT], 1 / len(rows), knobs, known, self.sums)
+            action_slopes(self.family, outputs, actions, masks, block, known, slopes)
+            self.layers.backward(slopes)
+        self.layers.unpack(self.gradient)
+        return dict(zip(self.of.numbers, self.sums[1:].tolist(), strict=True))
+
+    def step(self, learning_rate: float, max_grad_norm: float | None) -> Numbers:
+        if not math.isfinite(self.sums[0]):
+            raise NonFiniteError("loss")
+        return {"grad_norm": self.optimizer.descend(learning_rate, _number(max_grad_norm))}
+
+
+class Fastest:
+    """The update of a loss: compiled where the agent's network can be read as dense layers, else torch's.
+
+    `loss` is what torch differentiates. It has these slopes unless someone has put another function in its place.
+    """
+
+    def __init__(self, loss: Loss, slopes: Slopes, agent: Any, optimizer: Optimizer, config: Any) -> None:
+        self.agent, normalize = agent, config.normalize_advantages
+        self.torch = TorchUpdate(loss, slopes.knobs, partial(_evaluate, agent), optimizer, normalize)
+
+        def compiled(network: Any) -> CompiledUpdate | None:
+            layers = actor_critic_layers(network, optimizer.parameters)
+            if layers is None:
+                return None
+            family, encode = family_table(agent.family), network.actor_encoder[0]
+            return CompiledUpdate(slopes, layers, family, encode, optimizer, normalize)
+
+        self.obstacle = "" if loss is slopes.of else "a loss of one's own"
+        self.obstacle = self.obstacle or _obstacle(agent, optimizer, config)
+        self.compiled = None if self.obstacle else Shortcut(agent.network, compiled)
+
+    def __call__(self) -> Update:
+        plain = type(self.agent).evaluate is EVALUATE
+        return (taken(self.compiled) if plain else None) or self.torch
+
+    def use_torch(self, why: str) -> None:
+        self.obstacle, self.compiled = self.obstacle or why, None
+
+    @property
+    def path(self) -> str:
+        """How updates are computed now."""
+        return COMPILED if isinstance(self(), CompiledUpdate) else TORCH
+
+    @property
+    def explained(self) -> str:
+        """The same, and why they are not compiled."""
+        if self.path == COMPILED:
+            return COMPILED
+        return f"{TORCH} ({self.obstacle or 'the policy is not of dense layers alone'})"
+
+
+def _evaluate(agent: Any, minibatch: Batch) -> Evaluated:
+    return agent.evaluate(minibatch["obs"], minibatch["action"])
+
+
+def _obstacle(agent: Any, optimizer: Optimizer, config: Any) -> str:
+    """Why nothing can be compiled, whatever the network is; empty where it can."""
+    obstacles = {
+        "compiled_updates is false": not config.compiled_updates,
+        f"device {config.device}": config.device != "cpu",
+        f"precision {config.precision}": config.precision != "fp32",
+        f"{config.torch_threads} threads": (config.torch_threads or 1) != 1,
+        "no fused multiply-add on this processor": not has_fused_multiplication(),
+        "a distribution of one's own": type(agent.family) not in FAMILIES,
+        "an optimizer of one's own": type(optimizer) not in (Adam, RMSprop),
+    }
+    return next((name for name, stands in obstacles.items() if stands), "")
+
+
+def _number(knob: float | None) -> float:
+    return math.inf if knob is None else float(knob)

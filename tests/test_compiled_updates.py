@@ -1,0 +1,307 @@
+"""Compiled passes over dense networks beside torch's autograd, over random shapes; whole updates beside torch's."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from rl_training.algorithms.masking import MASK
+from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
+from rl_training.errors import NonFiniteError
+from rl_training.kernels.layers import ACTIVATIONS, HEIGHT, NONE, NOWHERE, OBSERVATION, Layer, Layers
+from rl_training.kernels.products import product
+from rl_training.networks.encoders import ACTIVATIONS as NAMES
+from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.runtime.optim import Adam, Optimizer, RMSprop, flatten_parameters
+from rl_training.runtime.updates import CompiledUpdate, Fastest, TorchUpdate
+
+BOX = spaces.Box(-1, 1, (5,))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 12, 23])
+@pytest.mark.parametrize(("width", "depth"), [(16, 0), (16, 3), (48, 17)])
+def test_a_product_is_its_start_and_a_matrix_product(rows: int, width: int, depth: int) -> None:
+    rng = np.random.default_rng(rows)
+    left, right = rng.standard_normal((rows, depth)), rng.standard_normal((depth, width))
+    start = rng.standard_normal(width)
+    panels = np.ascontiguousarray(right.reshape(depth, width // 16, 16).transpose(1, 0, 2)).astype(np.float32)
+    out = np.full((rows + 2, width), 7.0, np.float32)
+    flat = [array.astype(np.float32).reshape(-1) for array in (start, left, panels)]
+    to, begin = (out.reshape(-1), width, width), (flat[0], 0, 0)
+    product(rows, width, depth, to, begin, (flat[1], 0, depth, 1), (flat[2], 0, 16, depth * 16))
+    np.testing.assert_allclose(out[1:-1], start + left @ right, rtol=1e-5, atol=1e-5)
+    assert (out[[0, -1]] == 7).all()  # and nothing beside it
+
+
+class Tree(nn.Module):
+    """A trunk with two heads and a vector that depends on nothing, as a table of layers and as torch has it."""
+
+    def __init__(
+        self, inputs: int, hidden: list[int], outputs: list[int], kind: type[nn.Module], bias: bool
+    ) -> None:
+        super().__init__()
+        sizes = [inputs, *hidden]
+        self.trunk = nn.ModuleList(nn.Linear(m, n, bias) for m, n in pairwise(sizes))
+        self.heads = nn.ModuleList(nn.Linear(sizes[-1], n) for n in outputs)
+        self.free = nn.Parameter(torch.randn(3))
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.trunk:
+            x = self.kind()(layer(x))
+        return torch.cat([*(head(x) for head in self.heads), self.free.expand(len(x), -1)], -1)
+
+    def layers(self, inputs: int, parameters: torch.Tensor) -> Layers:
+        kind = ACTIVATIONS[self.kind]
+        rows = [
+            Layer(layer.weight, layer.bias, i - 1 if i else OBSERVATION, kind, NOWHERE)
+            for i, layer in enumerate(self.trunk)
+        ]
+        source, column = len(rows) - 1 if rows else OBSERVATION, 0
+        for head in self.heads:
+            rows.append(Layer(head.weight, head.bias, source, NONE, column))
+            column += len(head.weight)
+        rows.append(Layer(None, self.free, OBSERVATION, NONE, column))
+        return Layers(rows, inputs, parameters)
+
+
+@pytest.mark.parametrize("activation", NAMES)
+@pytest.mark.parametrize("seed", range(5))
+def test_outputs_and_gradients_are_those_of_autograd(activation: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    inputs, count = int(rng.integers(1, 70)), int(rng.integers(1, HEIGHT + 1))
+    hidden = rng.integers(1, 70, seed % 4).tolist()
+    network = Tree(inputs, hidden, [int(rng.integers(1, 20)), 1], NAMES[activation], bias=seed != 1)
+    parameters, gradient = flatten_parameters(list(network.parameters()))
+    layers = network.layers(inputs, parameters)
+    x, rows = torch.randn(2 * HEIGHT, inputs), torch.randperm(2 * HEIGHT)[:count]
+    expected = network(x[rows])
+    slopes = torch.randn_like(expected)
+    expected.backward(2 * slopes)
+    reference = gradient.clone()
+
+    gradient.zero_()
+    layers.pack()
+    for _ in range(2):  # blocks add up
+        output = layers.forward(x.numpy(), rows.numpy())
+        np.testing.assert_allclose(output, expected.detach().numpy(), rtol=2e-5, atol=2e-6)
+        layers.backward(slopes.numpy())
+    layers.unpack(gradient.numpy())
+    torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()))
+
+
+def test_what_is_no_number_stays_none() -> None:
+    for kind in ACTIVATIONS:
+        network = Tree(2, [4], [1], kind, bias=True)
+        parameters, _ = flatten_parameters(list(network.parameters()))
+        layers = network.layers(2, parameters)
+        layers.pack()
+        assert np.isnan(layers.forward(np.full((1, 2), np.nan, np.float32), np.arange(1))[0, 0]), kind
+
+
+@pytest.mark.parametrize("make", [lambda m: Adam(m, epsilon=1e-5), lambda m: RMSprop(m)])
+@pytest.mark.parametrize("most", [0.5, None])
+def test_a_compiled_step_is_the_optimizers_own(make: Any, most: float | None) -> None:
+    torch.manual_seed(1)
+    ours, theirs = (make([nn.Linear(40, 30)]) for _ in range(2))
+    theirs.parameters.copy_(ours.parameters)
+    for number in range(5):
+        slope = torch.randn_like(ours.gradient) * 10.0 ** (1 - number)
+        norm = theirs.step(torch.zeros(()), 0.01, most, partial(theirs.gradient.copy_, slope))
+        ours.gradient.copy_(slope)
+        assert ours.descend(0.01, np.inf if most is None else most) == pytest.approx(
+            norm["grad_norm"], rel=1e-6
+        )
+        torch.testing.assert_close(ours.parameters, theirs.parameters, rtol=1e-5, atol=1e-7)
+    for name in ("mean", "square", "count"):
+        if hasattr(ours, name):
+            torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-5, atol=1e-7)
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing_and_is_named() -> None:
+    optimizer = Adam([nn.Linear(2, 3)])
+    before = optimizer.parameters.clone()
+    optimizer.gradient[-1] = np.inf
+    with pytest.raises(NonFiniteError, match="gradient of bias"):
+        optimizer.descend(0.01, 1.0)
+    assert torch.equal(optimizer.parameters, before)
+    assert optimizer.count == 0
+
+
+ACTION_SPACES = {
+    "categorical": spaces.Discrete(5),
+    "multi-categorical": spaces.MultiDiscrete([2, 4, 3]),
+    "Bernoulli": spaces.MultiBinary(3),
+    "Gaussian": spaces.Box(-1, 1, (3,)),
+}
+MASKED = ("categorical", "multi-categorical", "Bernoulli")
+CASES = [(name, False) for name in ACTION_SPACES] + [(name, True) for name in MASKED]
+KNOBS = dict(clip_coef=0.1, ent_coef=0.3, vf_coef=0.7, value_clip_coef=0.25)
+
+
+def actor_critic(actions: str, masked: bool = False, **settings: Any) -> ActorCriticPolicy:
+    torch.manual_seed(2)
+    size = 9 if actions == "multi-categorical" else 5 if actions == "categorical" else 3
+    masks = spaces.Dict({"seen": BOX, MASK: spaces.MultiBinary(size)})
+    network = dict(hidden_sizes=(20, 9), activation="tanh", shared_trunk=False, log_std_init=-0.3)
+    policy = ActorCriticPolicy(
+        masks if masked else BOX,
+        ACTION_SPACES[actions],
+        normalize_observations=False,
+        device="cpu",
+        **network | settings,
+    )
+    with torch.no_grad():
+        for parameter in policy.network.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return policy
+
+
+def invented_batch(policy: ActorCriticPolicy, masked: bool, rows: int) -> dict[str, Any]:
+    """Observations, actions that the masks allow, and numbers as they are stored while acting."""
+    obs: Any = torch.randn(rows, 5)
+    if masked:
+        mask = (torch.rand(rows, policy.family.num_parameters) < 0.6).to(torch.int8)
+        mask[:, [0, -1, 3 % mask.shape[1]]] = 1  # of every choice one at least
+        obs = {"seen": obs, MASK: mask}
+    with torch.no_grad():
+        action = policy.family.sample(policy.network(obs)[0])
+        log_prob, _, value = policy.evaluate(obs, action)
+    return {
+        "obs": obs,
+        "action": action,
+        "log_prob": log_prob + 0.2 * torch.randn(rows),
+        "value": value + 0.3 * torch.randn(rows),
+        "advantage": torch.randn(rows) + 1,
+        "return": torch.randn(rows),
+    }
+
+
+def both(policy: ActorCriticPolicy, make: Any, slopes: Any, **settings: Any) -> tuple[Any, Any]:
+    """The compiled update of a policy, and torch's of a copy of it."""
+    config = SimpleNamespace(**DEFAULTS | settings)
+    theirs = copy.deepcopy(policy)
+    ours = Fastest(slopes.of, slopes, policy, make([policy.network]), config)()
+    assert isinstance(ours, CompiledUpdate)
+    other = Fastest(
+        slopes.of,
+        slopes,
+        theirs,
+        make([theirs.network]),
+        SimpleNamespace(**vars(config) | {"compiled_updates": False}),
+    )()
+    assert isinstance(other, TorchUpdate)
+    return ours, other
+
+
+DEFAULTS = dict(normalize_advantages=True, compiled_updates=True, device="cpu", precision="fp32", torch_threads=None)
+
+
+def assert_same(
+    ours: Any, theirs: Any, batch: Any, minibatches: int, knobs: dict[str, Any], norm: Any
+) -> None:
+    """Two epochs of each, from the same shuffles, give the same numbers, gradients and weights."""
+    now, steps = SimpleNamespace(**knobs), []
+    for update in (ours, theirs):
+        torch.manual_seed(3)
+        steps.append([])
+        for part in update.parts(dict(batch), 2, minibatches):
+            numbers = dict(update.differentiate(part, now))
+            numbers |= update.step(0.003, norm)
+            steps[-1].append({name: float(value) for name, value in numbers.items()})
+    assert len(steps[0]) == len(steps[1]) == 2 * minibatches
+    for mine, other in zip(*steps, strict=True):
+        assert mine == pytest.approx(other, rel=2e-4, abs=2e-5)
+    optimizers: list[Optimizer] = [ours.optimizer, theirs.optimizer]
+    moments = [getattr(each, "mean", each.square) for each in optimizers]
+    torch.testing.assert_close(*moments, rtol=1e-3, atol=1e-5 * float(moments[1].abs().max()))
+    torch.testing.assert_close(*(each.parameters for each in optimizers), rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize(("actions", "masked"), CASES)
+@pytest.mark.parametrize("shared", [False, True])
+def test_ppo_is_torchs_for_every_kind_of_action(actions: str, masked: bool, shared: bool) -> None:
+    policy = actor_critic(actions, masked, shared_trunk=shared)
+    batch = invented_batch(policy, masked, 3 * HEIGHT)
+    updates = both(policy, lambda modules: Adam(modules, epsilon=1e-5), PPO_SLOPES)
+    assert_same(*updates, batch, 2, KNOBS, 0.5)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_ppo_without_limits_and_with_uneven_minibatches(normalize: bool) -> None:
+    policy = actor_critic("categorical", hidden_sizes=())
+    batch = invented_batch(policy, False, 131)
+    updates = both(policy, Adam, PPO_SLOPES, normalize_advantages=normalize)
+    assert_same(*updates, batch, 3, KNOBS | {"value_clip_coef": None, "ent_coef": 0.0}, None)
+
+
+def test_a_single_row_is_not_normalised() -> None:
+    policy = actor_critic("Gaussian")
+    updates = both(policy, Adam, PPO_SLOPES)
+    assert_same(*updates, invented_batch(policy, False, 1), 1, KNOBS, 0.5)
+
+
+def test_a_loss_that_is_not_finite_moves_nothing() -> None:
+    policy = actor_critic("categorical")
+    batch = invented_batch(policy, False, 10)
+    batch["return"][3] = np.nan
+    update, _ = both(policy, Adam, PPO_SLOPES)
+    before = update.optimizer.parameters.clone()
+    part = next(iter(update.parts(batch, 1, 1)))
+    update.differentiate(part, SimpleNamespace(**KNOBS))
+    with pytest.raises(NonFiniteError, match="loss"):
+        update.step(0.01, 0.5)
+    assert torch.equal(update.optimizer.parameters, before)
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ({"compiled_updates": False}, "compiled_updates is false"),
+        ({"precision": "bf16"}, "precision bf16"),
+        ({"torch_threads": 2}, "2 threads"),
+        ({"device": "cuda"}, "device cuda"),
+    ],
+)
+def test_torch_is_used_where_compiled_code_does_not_fit(setting: dict[str, Any], why: str) -> None:
+    policy = actor_critic("categorical")
+    fastest = Fastest(
+        ppo_loss, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS | setting)
+    )
+    assert isinstance(fastest(), TorchUpdate)
+    assert fastest.path == "torch"
+    assert fastest.explained == f"torch ({why})"
+
+
+def test_a_loss_of_ones_own_is_differentiated_by_torch() -> None:
+    policy, called = actor_critic("categorical"), []
+
+    def own(*said: Any, **knobs: Any) -> Any:
+        called.append(knobs)
+        return ppo_loss(*said, **knobs)
+
+    update = Fastest(own, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS))()
+    update.differentiate(invented_batch(policy, False, 4), SimpleNamespace(**KNOBS))
+    assert called == [KNOBS]
+
+
+def test_a_network_that_changes_is_seen() -> None:
+    policy = actor_critic("categorical")
+    fastest = Fastest(ppo_loss, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS))
+    assert fastest.path == "compiled"
+    handle = policy.network.actor_head.register_forward_hook(lambda *_: None)
+    assert isinstance(fastest(), TorchUpdate)
+    handle.remove()
+    assert isinstance(fastest(), CompiledUpdate)
+    policy.network.actor_encoder[1][1] = nn.Softplus()
+    assert fastest.explained == "torch (the policy is not of dense layers alone)"

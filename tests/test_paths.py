@@ -1,0 +1,121 @@
+"""The path of a run's updates: recorded, kept to by resume, and refused where it cannot be taken."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import assert_same_run, go_on, in_child, kill_and_resume, killed_in_an_iteration, small_config
+
+from rl_training import fork, load_config, resume, train
+from rl_training.errors import RunError
+from rl_training.kernels import compiled
+from rl_training.monitoring.display import QuietDisplay
+from rl_training.runtime import updates, workflows
+from rl_training.state import checkpoints
+
+RUN = "ppo-cartpole"
+
+
+class Told(QuietDisplay):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def another_processor(monkeypatch: Any) -> None:
+    """One that does not multiply and add at once: there nothing is compiled."""
+    monkeypatch.setattr(updates, "has_fused_multiplication", lambda: False)
+
+
+def begun(run_dir: Path) -> Path:
+    """A compiled run that was killed halfway."""
+    assert killed_in_an_iteration(0.5, 0.5, small_config(RUN), run_dir) is None
+    return run_dir
+
+
+def test_the_path_is_in_the_manifest_and_in_checkpoints(trained_run: Any) -> None:
+    run = trained_run(RUN)
+    paths = json.loads((run / "manifest.json").read_text())["paths"]
+    features = compiled.cpu_features()
+    assert paths == {"surrogate": "compiled", "kernels": compiled.REVISION, "cpu_features": features}
+    newest, tree = checkpoints.newest_good_checkpoint(run / "checkpoints") or (None, {})
+    assert newest is not None
+    assert tree["paths"] == {"surrogate": "compiled"}
+
+
+@pytest.mark.parametrize("setting", [True, False])
+def test_the_first_lines_say_how_updates_are_computed(setting: bool, tmp_path: Path) -> None:
+    config, display = load_config(small_config(RUN), compiled_updates=setting, total_timesteps=128), Told()
+    train(config, run_dir=tmp_path / "run", display=display)
+    assert ("updates: compiled" if setting else "updates: torch (compiled_updates is false)") in display.messages
+
+
+def test_a_run_that_began_with_torch_goes_on_with_it_where_it_could_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(RUN)
+    with monkeypatch.context() as there:
+        another_processor(there)
+        train(config, run_dir=tmp_path / "whole", quiet=True)
+        assert killed_in_an_iteration(0.3, 0.5, config, tmp_path / "killed") is None
+    kill_and_resume(config, tmp_path / "killed", 3, random.Random(1))
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_compiled_run_ends_in_other_bytes_than_torchs(
+    trained_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the test above could fail."""
+    another_processor(monkeypatch)
+    assert in_child(go_on, small_config(RUN), tmp_path / "torch") == 0
+    with pytest.raises(AssertionError, match="differs"):
+        assert_same_run(trained_run(RUN), tmp_path / "torch")
+
+
+def test_a_compiled_run_is_refused_where_it_cannot_be_compiled_and_can_be_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(tmp_path / "run")
+    another_processor(monkeypatch)
+    with pytest.raises(RunError) as refusal:
+        resume(run, quiet=True)
+    words = str(refusal.value)
+    assert "torch (no fused multiply-add on this processor)" in words
+    assert f"rl-training fork {run} compiled_updates=false" in words
+    assert "\n" not in words
+    result = fork(run, {"compiled_updates": False}, run_dir=tmp_path / "fork", quiet=True)
+    assert json.loads((result.run_dir / "manifest.json").read_text())["paths"]["surrogate"] == "torch"
+
+
+def test_other_compiled_code_refuses_a_run_and_names_the_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(tmp_path / "run")
+    monkeypatch.setattr(workflows, "REVISION", compiled.REVISION + 1)
+    with pytest.raises(RunError, match=r"revision 2 of compiled code, not 1; .* rl-training fork"):
+        resume(run, quiet=True)
+
+
+def test_a_run_without_the_record_goes_on_with_torch(tmp_path: Path) -> None:
+    """As runs do that are older than the record: they have no field `compiled` either."""
+    run = begun(tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["paths"]
+    workflows.RunDirectory(run)._write_manifest({k: v for k, v in manifest.items() if k != "sha256"})
+    display = Told()
+    resume(run, display=display)
+    assert "updates: torch (as this run began)" in display.messages
+
+
+def test_a_fork_keeps_the_path_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as there:
+        another_processor(there)
+        parent = begun(tmp_path / "run")
+    result = fork(parent, run_dir=tmp_path / "fork", quiet=True)
+    assert json.loads((result.run_dir / "manifest.json").read_text())["paths"]["surrogate"] == "torch"
