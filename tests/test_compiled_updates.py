@@ -144,14 +144,14 @@ ACTION_SPACES = {
     "Bernoulli": spaces.MultiBinary(3),
     "Gaussian": spaces.Box(-1, 1, (3,)),
 }
-MASKED = ("categorical", "multi-categorical", "Bernoulli")
+MASKED = ("categorical", "multi-categorical")
 CASES = [(name, False) for name in ACTION_SPACES] + [(name, True) for name in MASKED]
 KNOBS = dict(clip_coef=0.1, ent_coef=0.3, vf_coef=0.7, value_clip_coef=0.25)
 
 
 def actor_critic(actions: str, masked: bool = False, **settings: Any) -> ActorCriticPolicy:
     torch.manual_seed(2)
-    size = 9 if actions == "multi-categorical" else 5 if actions == "categorical" else 3
+    size = 9 if actions == "multi-categorical" else 5
     masks = spaces.Dict({"seen": BOX, MASK: spaces.MultiBinary(size)})
     network = dict(hidden_sizes=(20, 9), activation="tanh", shared_trunk=False, log_std_init=-0.3)
     policy = ActorCriticPolicy(

@@ -49,19 +49,17 @@ def family_table(family: Family) -> np.ndarray:
 def evaluate_actions(family, outputs, actions, masks, rows, known):  # type: ignore[no-untyped-def]
     """log π(a|s), H and V [n, 3] from outputs [n, P + 1], whose last column is the value.
 
-    `actions` [N, K] and `masks` [N, P], which may be empty, are looked up by `rows` [n]. Logits of choices become
-    log-probabilities in place.
+    `actions` [N, K] and `masks` [N, P] of choices, which may be empty, are looked up by `rows` [n]. Logits of choices
+    become log-probabilities in place.
     """
     for i in range(len(outputs)):
         line, action, known_here = outputs[i], actions[rows[i]], known[i]
         known_here[LOG_PROB] = known_here[ENTROPY] = ZERO
         known_here[VALUE] = line[len(line) - 1]
         for part in family:
-            if len(masks):
-                mask = masks[rows[i]]
-                for j in range(part[FIRST], part[FIRST] + part[SIZE]):
-                    line[j] = line[j] if mask[j] else FORBIDDEN
             if part[KIND] == CHOICE:
+                for j in range(part[FIRST], part[FIRST] + part[SIZE] if len(masks) else 0):
+                    line[j] = line[j] if masks[rows[i], j] else FORBIDDEN
                 _choose(part, line, action, known_here)
             elif part[KIND] == COINS:
                 _flip(part, line, action, known_here)
@@ -132,6 +130,8 @@ def action_slopes(family, outputs, actions, masks, rows, known, slopes):  # type
                 for j in range(first, first + size):
                     slope[j] *= -(to_log_prob + to_entropy * (line[j] + entropy))
                 slope[first + np.int64(action[at])] += to_log_prob
+                for j in range(first, first + size if len(masks) else 0):
+                    slope[j] = slope[j] if masks[rows[i], j] else ZERO
             elif part[KIND] == COINS:
                 for k in range(size):
                     logit = line[first + k]
@@ -144,7 +144,3 @@ def action_slopes(family, outputs, actions, masks, rows, known, slopes):  # type
                     away = (action[at + k] - line[first + k]) * inverse
                     slope[first + k] = to_log_prob * away * inverse
                     slope[first + size + k] = to_log_prob * (away * away - ONE) + to_entropy
-            if len(masks):
-                mask = masks[rows[i]]
-                for j in range(first, first + size):
-                    slope[j] = slope[j] if mask[j] else ZERO

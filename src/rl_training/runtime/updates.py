@@ -201,7 +201,7 @@ def _obstacle(agent: Any, optimizer: Optimizer, config: Any) -> str:
         f"precision {config.precision}": config.precision != "fp32",
         f"{config.torch_threads} threads": (config.torch_threads or 1) != 1,
         "no fused multiply-add on this processor": not has_fused_multiplication(),
-        "a distribution of one's own": type(agent.family) not in FAMILIES,
+        f"the distribution {type(agent.family).__name__}": type(agent.family) not in FAMILIES,
         "an optimizer of one's own": type(optimizer) not in (Adam, RMSprop),
     }
     return next((name for name, stands in obstacles.items() if stands), "")
