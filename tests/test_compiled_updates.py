@@ -204,7 +204,9 @@ def both(policy: ActorCriticPolicy, make: Any, slopes: Any, **settings: Any) -> 
     return ours, other
 
 
-DEFAULTS = dict(normalize_advantages=True, compiled_updates=True, device="cpu", precision="fp32", torch_threads=None)
+DEFAULTS = dict(
+    normalize_advantages=True, compiled_updates=True, device="cpu", precision="fp32", torch_threads=None
+)
 
 
 def assert_same(

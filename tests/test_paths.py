@@ -53,7 +53,9 @@ def test_the_path_is_in_the_manifest_and_in_checkpoints(trained_run: Any) -> Non
 def test_the_first_lines_say_how_updates_are_computed(setting: bool, tmp_path: Path) -> None:
     config, display = load_config(small_config(RUN), compiled_updates=setting, total_timesteps=128), Told()
     train(config, run_dir=tmp_path / "run", display=display)
-    assert ("updates: compiled" if setting else "updates: torch (compiled_updates is false)") in display.messages
+    assert (
+        "updates: compiled" if setting else "updates: torch (compiled_updates is false)"
+    ) in display.messages
 
 
 def test_a_run_that_began_with_torch_goes_on_with_it_where_it_could_be_compiled(
