@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.meter import measured, peak_memory, report
 from rl_training import load_config
+from rl_training.data.batch import TransitionBatch
 from rl_training.data.replay import Replay
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.sac_trainer import SACTrainer
@@ -28,7 +29,7 @@ def atari(transitions: int) -> dict[str, float]:
     frames = np.random.default_rng(0).integers(256, size=(64, lanes, 84, 84), dtype=np.uint8)
     before = peak_memory()
     obs = np.stack([frames[0]] * 4, axis=1)
-    replay = Replay(transitions + 1000 * lanes, obs, stack=4, prioritized=True)
+    replay: Replay[TransitionBatch] = Replay(transitions + 1000 * lanes, obs, stack=4, prioritized=True)
     never = np.zeros(lanes, bool)
     for step in range(transitions // lanes):
         obs = np.concatenate([obs[:, 1:], frames[step % len(frames)][:, None]], axis=1)

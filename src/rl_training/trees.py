@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+Arrays: TypeAlias = "np.ndarray | dict[str, Arrays]"
+Tensors: TypeAlias = "Tensor | dict[str, Tensors]"
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:

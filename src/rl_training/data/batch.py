@@ -1,15 +1,87 @@
-"""Batch: a plain dict of tensors, time-major [T, B, ...]."""
+"""Batches: plain dicts of tensors, and for each kind of replay the fields that its batches have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from rl_training.trees import tree_map
+from rl_training.trees import Tensors, tree_map
 
 Batch = dict[str, Any]
+
+
+class Priorities(TypedDict, total=False):
+    """What a batch has besides where it was drawn by priority."""
+
+    index: np.ndarray  # [B], for `Replay.set_priorities`
+    weight: Tensor  # [B], which corrects for how it was drawn
+
+
+class TransitionBatch(Priorities):
+    """Transitions of n steps, or fewer where an episode ended: what SAC and DQN learn from."""
+
+    obs: Tensors  # [B, ...]
+    action: Tensor
+    reward: Tensor  # [B], the discounted sum of its rewards
+    next_obs: Tensors
+    discount: Tensor  # [B], what the value of `next_obs` is worth
+
+
+class PositionBatch(Priorities):
+    """Positions with the K steps after them, as `EpisodeReplay` has them: what planners learn from."""
+
+    action: Tensor  # [K, B]
+    reward: Tensor  # [K, B]
+    policy: Tensor  # [K + 1, B, A]
+    returns: Tensor  # [K + 1, B]
+    discount: Tensor  # [K + 1, B]
+    acted: Tensor  # [K + 1, B]
+    known: Tensor  # [K + 1, B]
+    places: np.ndarray  # [K + 1, B]
+    bootstrap: np.ndarray  # [K + 1, B]
+
+
+class WindowBatch(TypedDict):
+    """Positions of one task with the K steps after them, rows first: what ScaleZero learns from."""
+
+    obs: Tensors  # [B · (K + 1), ...]
+    next_obs: Tensors  # [B · K, ...]
+    action: Tensor  # [B, K]
+    reward: Tensor  # [B, K]
+    policy: Tensor  # [B, K + 1, A]
+    returns: Tensor  # [B, K + 1]
+    discount: Tensor  # [B, K + 1]
+    acted: Tensor  # [B, K + 1]
+    known: Tensor  # [B, K + 1]
+    bootstrap: np.ndarray  # of the positions with a discount, places of what is bootstrapped from
+
+
+class SequenceBatch(TypedDict):
+    """Sequences of L steps, as `StreamReplay` has them: what Dreamer learns from."""
+
+    obs: Tensors  # [L, B, ...]
+    action: Tensor  # [L, B, ...], taken at the row before each
+    reward: Tensor  # [L, B]
+    first: Tensor  # [L, B]
+    last: Tensor  # [L, B]
+    terminal: Tensor  # [L, B]
+    deter: Tensor  # [B, ...], the latent at the row before all
+    stoch: Tensor  # [B, ...]
+    lane: np.ndarray  # [B]
+    row: np.ndarray  # [B]
+
+
+BatchT = TypeVar("BatchT", bound=Mapping[str, object])
+
+
+def on_device(batch: BatchT, device: torch.device) -> BatchT:
+    """A batch with its tensors on a device; arrays, which say where rows lie in a replay, stay."""
+    sent: Any = {name: part.to(device) if isinstance(part, Tensor) else part for name, part in batch.items()}
+    return sent
 
 
 def flatten_time(batch: Batch) -> Batch:

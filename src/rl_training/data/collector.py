@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from rl_training.envs.compiled import AnyEnvironments
 from rl_training.envs.environments import Step
 from rl_training.errors import NonFiniteError
 from rl_training.state.stateful import Stateful
-from rl_training.trees import put_rows, tree_leaves, tree_map
+from rl_training.trees import Arrays, Tensors, put_rows, tree_leaves, tree_map
 
 Carry = tuple[Tensor, ...]
 LARGEST_REWARD = float(
@@ -30,10 +30,10 @@ class Policy(Protocol):
     def initial(self, count: int) -> Carry:
         """The carry of `count` episodes that begin."""
 
-    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+    def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         """Raw observations [B, ...] → arrays [B, ...], the model-space `action` among them, and the next carry."""
 
-    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+    def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         """The values of raw observations [N, ...] → [N], where the policy has a critic."""
 
 
@@ -42,7 +42,7 @@ class Cut(NamedTuple):
 
     t: int
     lanes: np.ndarray
-    obs: Any
+    obs: Arrays
     carry: Carry
 
 
@@ -51,7 +51,7 @@ class Exportable(Protocol):
 
     greedy_leaves_out: str  # what of acting is no part of `greedy`, such as a search; "" if nothing
 
-    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+    def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         """Inputs [B, ...] and memory → model-space actions, by name what they were chosen by (first the scores of
         choices, if there are some), and the next memory."""
 
@@ -102,7 +102,7 @@ class Collector(Stateful):
             check_finite_observation(final, lanes, t * environments.count)
         return cut
 
-    def _store(self, t: int, num_steps: int, obs: Any, acted: dict[str, np.ndarray], step: Step) -> None:
+    def _store(self, t: int, num_steps: int, obs: Arrays, acted: dict[str, np.ndarray], step: Step) -> None:
         row = {
             "obs": obs,
             **acted,
@@ -140,7 +140,7 @@ def fresh_where_ended(policy: Policy, carry: Carry, ended: list[int]) -> Carry:
     return parts
 
 
-def check_finite_observation(obs: Any, lanes: np.ndarray, step: int) -> None:
+def check_finite_observation(obs: Arrays, lanes: np.ndarray, step: int) -> None:
     """The same for observations [N, ...] of some lanes that are bootstrapped from and never become rows."""
     for name, column in tree_leaves(obs, "obs"):
         if column.dtype.kind == "f" and not np.isfinite(column).all():

@@ -29,7 +29,7 @@ from gymnasium import spaces
 from rl_training.errors import ConfigError, RunError
 from rl_training.registry import shipped_file
 from rl_training.state.files import replace_file
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.trees import Arrays, tree_leaves, tree_map
 
 FORMAT = 1
 COLUMNS = ("rewards", "terminations", "truncations")
@@ -129,7 +129,11 @@ def load_demonstrations(where: str) -> Demonstrations:
 
 
 def check_fit(
-    demonstrations: Demonstrations, env_id: str, observation_space: Any, action_space: Any, where: str
+    demonstrations: Demonstrations,
+    env_id: str,
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    where: str,
 ) -> None:
     """Refuse demonstrations of another environment, or that do not lie in an environment's spaces."""
     name, made_in = re.sub(r"-v\d+$", "", env_id), demonstrations.env_id
@@ -279,23 +283,23 @@ def _check_finite(array: np.ndarray, where: str) -> None:
         raise ConfigError(f"{where} are not finite at step {row}")
 
 
-def _check_observations(obs: Any, space: Any, where: str) -> None:
-    if isinstance(space, spaces.Dict) != isinstance(obs, dict):
-        raise ConfigError(f"{where} and those of the environment are not of the same kind: {space}")
-    if isinstance(obs, dict):
+def _check_observations(obs: Arrays, space: spaces.Space, where: str) -> None:
+    if isinstance(space, spaces.Dict) and isinstance(obs, dict):
         if obs.keys() != space.spaces.keys():
             raise ConfigError(f"{where} have the parts {sorted(obs)}, not {sorted(space.spaces)}")
         for key, part in obs.items():
             _check_observations(part, space.spaces[key], f"{where}[{key!r}]")
         return
+    if isinstance(space, spaces.Dict) or isinstance(obs, dict):
+        raise ConfigError(f"{where} and those of the environment are not of the same kind: {space}")
     if obs.shape[1:] != space.shape:
         raise ConfigError(f"{where} have shape {obs.shape[1:]}, the environment's have {space.shape}")
-    if not np.can_cast(obs.dtype, space.dtype, "same_kind"):
+    if space.dtype is None or not np.can_cast(obs.dtype, space.dtype, "same_kind"):
         raise ConfigError(f"{where} are {obs.dtype}, the environment's are {space.dtype}")
     _check_choices(obs, space, where)
 
 
-def _check_actions(actions: np.ndarray, space: Any, where: str) -> None:
+def _check_actions(actions: np.ndarray, space: spaces.Space, where: str) -> None:
     if actions.shape[1:] != space.shape:
         raise ConfigError(f"{where} have shape {actions.shape[1:]}, the environment's have {space.shape}")
     if not isinstance(space, spaces.Box) and actions.dtype.kind not in "iub":
@@ -307,7 +311,7 @@ def _check_actions(actions: np.ndarray, space: Any, where: str) -> None:
         _refuse_outside(outside, actions, where)
 
 
-def _check_choices(array: np.ndarray, space: Any, where: str) -> None:
+def _check_choices(array: np.ndarray, space: spaces.Space, where: str) -> None:
     """Choices are looked up in tables: one too many would be an error deep inside a network."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         first = np.asarray(space.start)

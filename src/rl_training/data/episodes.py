@@ -15,12 +15,12 @@ import torch
 
 from rl_training.algorithms.efficientzero import td_horizons
 from rl_training.compiling import njit
-from rl_training.data.batch import Batch
+from rl_training.data.batch import PositionBatch
 from rl_training.data.replay import TERMINATED, TRUNCATED, Replay
-from rl_training.trees import tree_map
+from rl_training.trees import Arrays, tree_map
 
 
-class EpisodeReplay(Replay):
+class EpisodeReplay(Replay[PositionBatch]):
     """Positions with the K = `unroll_steps` steps that follow them, drawn by priority.
 
     `td_steps` is n, after how many rewards a value target bootstraps; it is one less for every `steps_per_cut` steps
@@ -32,7 +32,7 @@ class EpisodeReplay(Replay):
     def __init__(
         self,
         capacity: int,
-        obs: Any,
+        obs: Arrays,
         *,
         num_actions: int,
         unroll_steps: int,
@@ -58,7 +58,7 @@ class EpisodeReplay(Replay):
     def _columns(self) -> list[tuple[str, np.ndarray]]:
         return [*super()._columns(), ("policy", self.policy)]
 
-    def _gather(self, counter: np.ndarray, gamma: float) -> Batch:
+    def _gather(self, counter: np.ndarray, gamma: float) -> PositionBatch:
         """Positions and what followed, time-major; what lies beyond an episode's end is absorbing.
 
         `action`, `reward` [K, B]     taken, or random beyond the end, and earned by it, or 0
@@ -80,8 +80,8 @@ class EpisodeReplay(Replay):
         random = np.random.randint(self.policy.shape[1], size=before.shape)
         batch["action"] = np.where(batch["acted"][:-1] > 0, action, random)
         batch["policy"] = self.policy.take(batch["places"], 0, mode="clip") * batch["acted"][..., None]
-        arrays = {name: batch.pop(name) for name in ("places", "bootstrap")}
-        return tree_map(torch.from_numpy, batch) | arrays
+        where = {name: batch.pop(name) for name in ("places", "bootstrap")}
+        return tree_map(torch.from_numpy, batch) | where
 
     def _trace(self, slots: np.ndarray, gamma: float) -> dict[str, np.ndarray]:
         steps, size = self.unroll_steps, len(slots)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_training.data.batch import BatchT
 from rl_training.data.replay import Replay
 from rl_training.data.streams import StreamReplay
 from rl_training.envs.atari import is_atari
@@ -13,7 +14,9 @@ from rl_training.envs.lanes import Observation
 from rl_training.state.leaves import require
 
 
-def step_and_store(environments: AnyEnvironments, replay: Replay, acted: dict[str, np.ndarray]) -> Step:
+def step_and_store(
+    environments: AnyEnvironments, replay: Replay[BatchT], acted: dict[str, np.ndarray]
+) -> Step:
     """Take the `action` of `acted` in every environment, and store where it led beside all that `acted` holds."""
     step = environments.step(acted["action"])
     replay.add(
@@ -38,7 +41,7 @@ def whole_updates(owed: float) -> tuple[int, float]:
     return due, owed - due
 
 
-def require_known_actions(replay: Replay | StreamReplay, environments: AnyEnvironments) -> None:
+def require_known_actions(replay: Replay[BatchT] | StreamReplay, environments: AnyEnvironments) -> None:
     """Refuse a replay with actions that the environments do not know: networks look them up by their index."""
     taken = replay.taken()
     require(taken is None or environments.codec.holds(taken), "replay: actions outside the action space")

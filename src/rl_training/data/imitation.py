@@ -14,7 +14,7 @@ from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import RunError
 from rl_training.state.stateful import Stateful
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.trees import Arrays, tree_leaves, tree_map
 
 # `obs` and the model-space `action` that was carried out [N, ...], and `ends`, the terminations among them.
 Pairs = Batch
@@ -29,7 +29,11 @@ class ExpertPairs(Stateful):
     transient = ("pairs",)
 
     def __init__(
-        self, demonstrations: Demonstrations, observation_space: Any, codec: ActionCodec, keep_every: int
+        self,
+        demonstrations: Demonstrations,
+        observation_space: spaces.Space,
+        codec: ActionCodec,
+        keep_every: int,
     ) -> None:
         parts, actions = [], []
         for number, episode in enumerate(demonstrations.episodes):
@@ -75,9 +79,10 @@ def time_after_ends(pairs: Pairs, steps_after_end: float) -> float:
     return after / (len(pairs["action"]) + after)
 
 
-def _like(space: Any, obs: Any) -> Any:
+def _like(space: spaces.Space, obs: Arrays) -> Any:
     """Observations in the number format of the environment's."""
-    if isinstance(space, spaces.Dict):
+    if isinstance(obs, dict):
+        assert isinstance(space, spaces.Dict)
         return {key: _like(part, obs[key]) for key, part in space.spaces.items()}
     return obs.astype(space.dtype, copy=False)
 

@@ -11,6 +11,7 @@ from rl_training.algorithms.masking import MASK
 from rl_training.networks.encoders import brightest, is_image
 from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
+from rl_training.trees import Arrays
 
 CLIP = 10.0
 EPSILON = 1e-8
@@ -53,7 +54,7 @@ class ObservationNormalizer(Stateful):
     moved: acting and learning see one rollout through the same statistics, and evaluation sees them frozen.
     """
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: spaces.Space) -> None:
         parts = space.spaces if isinstance(space, spaces.Dict) else {}
         self.parts = {
             key: ObservationNormalizer(part) if key != MASK else UntouchedMask()
@@ -74,19 +75,20 @@ class ObservationNormalizer(Stateful):
             self.moments = None
         super().load_state_dict(state)
 
-    def __call__(self, obs: Any) -> Any:
-        if self.parts:
+    def __call__(self, obs: Arrays) -> Arrays:
+        if isinstance(obs, dict):
             return {key: part(obs[key]) for key, part in self.parts.items()}
         if self.moments is None:
             return obs
         scaled = (obs - self.moments.mean) / np.sqrt(self.moments.variance + EPSILON)
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
 
-    def update(self, obs: Any) -> None:
+    def update(self, obs: Arrays) -> None:
         """Take in a rollout's raw observations [T, B, ...]."""
-        for key, part in self.parts.items():
-            part.update(obs[key])
-        if self.moments is not None:
+        if isinstance(obs, dict):
+            for key, part in self.parts.items():
+                part.update(obs[key])
+        elif self.moments is not None:
             self.moments.update(obs.reshape(-1, *self.moments.mean.shape))
 
 

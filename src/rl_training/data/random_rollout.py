@@ -12,7 +12,7 @@ from rl_training.envs.action_masks import num_choices
 from rl_training.envs.making import make_environments
 from rl_training.settings.config import Config
 from rl_training.state.seeding import fold
-from rl_training.trees import space_leaves, tree_leaves, tree_map
+from rl_training.trees import Arrays, space_leaves, tree_leaves, tree_map
 
 STEPS = 256
 
@@ -40,7 +40,7 @@ def random_observations(config: Config, steps: int = STEPS) -> Any:
     return tree_map(lambda column: column[finite], rows)
 
 
-def random_action(space: spaces.Space[Any], obs: Any, chance: np.random.Generator) -> np.ndarray:
+def random_action(space: spaces.Space, obs: Arrays, chance: np.random.Generator) -> np.ndarray:
     """A model-space action [1, ...]: uniform among allowed choices, or in [-1, 1] in every dimension of a Box."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return _random_joint_action(space, obs, chance)

@@ -15,26 +15,26 @@ lists them, and holds itself only what no segment is full of yet.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import torch
 
 from rl_training.compiling import njit
-from rl_training.data.batch import Batch
+from rl_training.data.batch import Batch, BatchT
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import ConfigError, RunError
 from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.segments import PartOfStore, SegmentStore
 from rl_training.state.stateful import Stateful
-from rl_training.trees import put_rows, tree_leaves, tree_map
+from rl_training.trees import Arrays, put_rows, tree_leaves, tree_map
 
 # What happened at a slot, as bits.
 TAKEN, TERMINATED, TRUNCATED = 1, 2, 4
 SEGMENTS = 64  # into which a full ring is cut on disk
 
 
-class Replay(Stateful):
+class Replay(Stateful, Generic[BatchT]):
     """A ring of `capacity` observations with what was done at them, sampled uniformly or by priority.
 
     `stack` is how many of an observation's leading frames slide: 1 for observations that are kept whole.
@@ -46,7 +46,7 @@ class Replay(Stateful):
     def __init__(
         self,
         capacity: int,
-        obs: Any,
+        obs: Arrays,
         *,
         n_step: int = 1,
         stack: int = 1,
@@ -93,8 +93,8 @@ class Replay(Stateful):
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
-        next_obs: Any,
-        obs: Any,
+        next_obs: Arrays,
+        obs: Arrays,
     ) -> None:
         """One step of every lane [B, ...]: what was done, and where it led.
 
@@ -105,7 +105,7 @@ class Replay(Stateful):
             self.action = np.empty((self.capacity, *action.shape[1:]), _narrow(action.dtype))
         here = self.open % self.capacity
         self.action[here] = action
-        if self.stack > 1:
+        if self.stack > 1 and isinstance(next_obs, np.ndarray):
             self._check_that_frames_slide(here, next_obs)
         self._append(tree_map(self._newest_frame, next_obs), self.lanes)
         _record(self.open, self.head, reward, terminated, truncated, *self._links())
@@ -115,7 +115,7 @@ class Replay(Stateful):
             self._begin(ended, tree_map(lambda column: column[ended], obs))
         self._forget()
 
-    def sample(self, batch_size: int, gamma: float) -> Batch:
+    def sample(self, batch_size: int, gamma: float) -> BatchT:
         """Transitions drawn with the same probability each: `obs`, `action`, `reward`, `next_obs`, `discount`.
 
         `reward` is the discounted sum of up to n rewards and `discount` what the value of `next_obs` is worth:
@@ -128,7 +128,7 @@ class Replay(Stateful):
         counter = self.first + (np.random.random(batch_size) * count).astype(np.int64)
         return self._gather(counter, gamma)
 
-    def sample_by_priority(self, batch_size: int, gamma: float, importance_exponent: float) -> Batch:
+    def sample_by_priority(self, batch_size: int, gamma: float, importance_exponent: float) -> BatchT:
         """Transitions drawn with probability P(i) ∝ pᵢ, one from each equal share of the total (Schaul et al. 2016).
 
         Adds `index` for `set_priorities`, and `weight` = (N P(i))^-β, divided by the largest of the batch.
@@ -136,10 +136,9 @@ class Replay(Stateful):
         assert self.priorities is not None
         place, probability = self.priorities.draw(np.random.random(batch_size))
         weight = (len(self) * probability) ** -importance_exponent
-        batch = self._gather(place, gamma)
-        batch["index"] = place
-        batch["weight"] = torch.from_numpy((weight / weight.max()).astype(np.float32))
-        return batch
+        share = torch.from_numpy((weight / weight.max()).astype(np.float32))
+        drawn: Any = {**self._gather(place, gamma), "index": place, "weight": share}
+        return drawn
 
     def set_priorities(self, index: np.ndarray, error: np.ndarray, priority_exponent: float) -> None:
         """pᵢ = (|δᵢ| + ε)^α for the transitions of a batch just drawn."""
@@ -165,7 +164,7 @@ class Replay(Stateful):
     def _newest_frame(self, obs: np.ndarray) -> np.ndarray:
         return obs if self.stack == 1 else obs[:, -1]
 
-    def _append(self, frames: Any, count: int) -> None:
+    def _append(self, frames: Arrays, count: int) -> None:
         """Frames [count, ...] into the next slots."""
         begin = self.head % self.capacity
         if begin + count <= self.capacity:
@@ -174,7 +173,7 @@ class Replay(Stateful):
             put_rows(self.observations, frames, np.arange(begin, begin + count) % self.capacity)
         self.head += count
 
-    def _begin(self, lanes: np.ndarray, obs: Any) -> None:
+    def _begin(self, lanes: np.ndarray, obs: Arrays) -> None:
         """The first observations of episodes, with all their frames."""
         for row, lane in enumerate(lanes):
             frames = tree_map(lambda column, row=row: column[row : row + 1], obs)
@@ -207,7 +206,7 @@ class Replay(Stateful):
                 self.priorities.put(np.array([self.first % self.capacity]), np.zeros(1))
             self.first += 1
 
-    def _gather(self, counter: np.ndarray, gamma: float) -> Batch:
+    def _gather(self, counter: np.ndarray, gamma: float) -> BatchT:
         size = len(counter)
         if size not in self.drawn:
             self.drawn[size] = self._allocate(size)
@@ -236,7 +235,7 @@ class Replay(Stateful):
                 self.observations,
                 arrays[name],
             )
-        return dict(batch["tensors"])
+        return batch["tensors"].copy()
 
     def _allocate(self, size: int) -> Batch:
         """The arrays that batches of one size are written to, and the same memory as tensors."""
@@ -370,7 +369,7 @@ def _segment(number: int) -> str:
     return f"replay-{number:012d}.safetensors"
 
 
-def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _narrow(dtype: np.dtype) -> np.dtype:
     """Networks compute in float32: what is wider is stored so."""
     return np.dtype(np.float32) if dtype == np.float64 else dtype
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.data.batch import Batch
+from rl_training.data.batch import Batch, SequenceBatch
 from rl_training.errors import ConfigError
 from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.segments import SegmentStore
@@ -80,7 +80,7 @@ class StreamReplay(Stateful):
                 self.fresh.append((int(lane), int(self.cut[lane])))
                 self.cut[lane] += self.span
 
-    def sample(self, batch_size: int) -> Batch:
+    def sample(self, batch_size: int) -> SequenceBatch:
         """Sequences, time-major: `obs`, `reward`, `first`, `last`, `terminal` [L, B, ...] of L rows, and
 
         `action` [L, B, ...]       taken at the row before each
@@ -93,11 +93,18 @@ class StreamReplay(Stateful):
         def rows(name: str, where: np.ndarray) -> Any:
             return tree_map(lambda column: torch.from_numpy(column[lane, where]), self.columns[name])
 
-        batch = {name: rows(name, places[1:]) for name in ("obs", "reward", "first", "last", "terminal")}
-        batch["action"] = rows("action", places[:-1])
-        batch["deter"] = rows("deter", places[0]).float()
-        batch["stoch"] = one_hot(rows("stoch", places[0]), self.num_classes)
-        return batch | {"lane": lane, "row": row}
+        return {
+            "obs": rows("obs", places[1:]),
+            "reward": rows("reward", places[1:]),
+            "first": rows("first", places[1:]),
+            "last": rows("last", places[1:]),
+            "terminal": rows("terminal", places[1:]),
+            "action": rows("action", places[:-1]),
+            "deter": rows("deter", places[0]).float(),
+            "stoch": one_hot(rows("stoch", places[0]), self.num_classes),
+            "lane": lane,
+            "row": row,
+        }
 
     def taken(self) -> np.ndarray:
         """The actions that the ring holds, [rows of all lanes, ...]."""
@@ -244,6 +251,6 @@ def _segment(lane: int, number: int) -> str:
     return f"stream-{lane:05d}{number:07d}.safetensors"
 
 
-def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _narrow(dtype: np.dtype) -> np.dtype:
     """Networks compute in float32: what is wider is stored so."""
     return np.dtype(np.float32) if dtype == np.float64 else dtype

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 
 from rl_training.data.batch import Batch
 from rl_training.data.collector import Collector, Cut
@@ -17,9 +18,12 @@ from rl_training.envs.making import make_environments
 from rl_training.fleet.weights import check, unpack
 from rl_training.registry import trainer_class
 from rl_training.runtime.optim import flatten_parameters
+from rl_training.settings.families import ActorLearnerConfig
 from rl_training.state.restoring import taking_over
 from rl_training.state.seeding import fold, seed_everything
-from rl_training.trees import put_rows, tree_map
+from rl_training.trees import Arrays, put_rows, tree_map
+
+Spaces = tuple[spaces.Space, spaces.Space]
 
 
 class Request(NamedTuple):
@@ -45,7 +49,7 @@ class Fragment(NamedTuple):
 
 
 def make_columns(
-    obs: Any, acted: Batch, num_steps: int, num_envs: int, make: Callable[..., np.ndarray] = np.empty
+    obs: Arrays, acted: Batch, num_steps: int, num_envs: int, make: Callable[..., np.ndarray] = np.empty
 ) -> Batch:
     """Empty columns of a fragment, for observations and actions like these [n, ...]."""
     row = {
@@ -69,7 +73,9 @@ def make_columns(
 class Actor:
     """Plays the fragments it is asked for, one after the other."""
 
-    def __init__(self, config: Any, observation_space: Any, action_space: Any) -> None:
+    def __init__(
+        self, config: ActorLearnerConfig, observation_space: spaces.Space, action_space: spaces.Space
+    ) -> None:
         self.config = config.model_copy(update={"device": "cpu"})
         self.agent = trainer_class(config.algo).make_agent(self.config, observation_space, action_space)
         self.parameters, _ = flatten_parameters(list(self.agent.network.parameters()))

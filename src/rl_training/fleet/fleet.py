@@ -21,7 +21,8 @@ import numpy as np
 
 from rl_training.data.batch import Batch
 from rl_training.errors import ActorError, Elsewhere
-from rl_training.fleet.actor import Fragment, Request
+from rl_training.fleet.actor import Fragment, Request, Spaces
+from rl_training.settings.families import ActorLearnerConfig
 from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.stateful import Stateful
 
@@ -71,9 +72,9 @@ class Fleet(Stateful):
 
     def __init__(
         self,
-        config: Any,
+        config: ActorLearnerConfig,
         pack: Callable[[], np.ndarray],
-        spaces: tuple[Any, Any],
+        spaces: Spaces,
         columns: Callable[..., Batch],
     ) -> None:
         """`pack` gives the weights as they stand; `columns` makes empty ones for a fragment."""

@@ -6,21 +6,28 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 
-from rl_training.fleet.actor import Actor, Request
+from rl_training.data.batch import Batch
+from rl_training.fleet.actor import Actor, Request, Spaces
 from rl_training.fleet.fleet import Fleet, Outcome, Ready
 from rl_training.fleet.local import outcome_of
+from rl_training.settings.families import ActorLearnerConfig
 from rl_training.state.seeding import generators_kept
 
 
 class InlineFleet(Fleet):
     """The same fragments as those of processes; nothing is gained but simplicity."""
 
-    def __init__(self, config: Any, pack: Callable[[], np.ndarray], spaces: Any, columns: Any) -> None:
+    def __init__(
+        self,
+        config: ActorLearnerConfig,
+        pack: Callable[[], np.ndarray],
+        spaces: Spaces,
+        columns: Callable[..., Batch],
+    ) -> None:
         super().__init__(config, pack, spaces, columns)
         self.columns = [columns() for _ in range(config.num_actors)]
         self.actors: dict[int, Actor] = {}

@@ -20,16 +20,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 import numpy as np
 import torch
 
 from rl_training.data.batch import Batch
 from rl_training.errors import EnvironmentFault, NonFiniteError, UserError, traceback_of
-from rl_training.fleet.actor import Actor, Fragment, Request
+from rl_training.fleet.actor import Actor, Fragment, Request, Spaces
 from rl_training.fleet.fleet import Failed, Fleet, Lost, Outcome, Ready
 from rl_training.processes import ignore_signals
+from rl_training.settings.families import ActorLearnerConfig
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -37,7 +37,13 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 class LocalFleet(Fleet):
     """Processes with shared memory for each stream, which any of them can write to."""
 
-    def __init__(self, config: Any, pack: Callable[[], np.ndarray], spaces: Any, columns: Any) -> None:
+    def __init__(
+        self,
+        config: ActorLearnerConfig,
+        pack: Callable[[], np.ndarray],
+        spaces: Spaces,
+        columns: Callable[..., Batch],
+    ) -> None:
         super().__init__(config, pack, spaces, columns)
         self.columns = [columns(shared_array) for _ in range(config.num_actors)]
         size = len(pack())
@@ -127,7 +133,7 @@ def outcome_of(actor: Actor, request: Request, weights: np.ndarray, columns: Bat
         return Failed(traceback.format_exc())
 
 
-def shared_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def shared_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Zeros that a fork shares with its parent."""
     count = math.prod(shape)
     memory = mmap.mmap(-1, max(count * dtype.itemsize, 1))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 
 from rl_training.data.batch import Batch
+from rl_training.fleet.actor import Spaces
 from rl_training.fleet.fleet import Fleet
+from rl_training.settings.families import ActorLearnerConfig
 
 FLEETS = {
     "local": "rl_training.fleet.local:LocalFleet",
@@ -19,7 +20,7 @@ FLEETS = {
 
 
 def make_fleet(
-    config: Any, pack: Callable[[], np.ndarray], spaces: tuple[Any, Any], columns: Callable[..., Batch]
+    config: ActorLearnerConfig, pack: Callable[[], np.ndarray], spaces: Spaces, columns: Callable[..., Batch]
 ) -> Fleet:
     """No actor is started before the first fragment is asked for."""
     module, _, name = FLEETS[config.fleet].partition(":")

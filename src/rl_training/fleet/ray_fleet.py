@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.data.batch import Batch
 from rl_training.errors import ConfigError, one_line
 from rl_training.extras import require_extra
-from rl_training.fleet.actor import Actor, Request
+from rl_training.fleet.actor import Actor, Request, Spaces
 from rl_training.fleet.fleet import Fleet, Lost, Outcome, Ready
 from rl_training.fleet.local import outcome_of
 from rl_training.fleet.ray_watch import MARK, name_session, start_watcher
 from rl_training.processes import handlers_kept
+from rl_training.settings.families import ActorLearnerConfig
 from rl_training.settings.loading import load_config
 
 LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less
@@ -47,7 +49,13 @@ class RayActor:
 class RayFleet(Fleet):
     """Ray carries requests, weights and fragments; the order, and who is replaced when, are ours."""
 
-    def __init__(self, config: Any, pack: Callable[[], np.ndarray], spaces: Any, columns: Any) -> None:
+    def __init__(
+        self,
+        config: ActorLearnerConfig,
+        pack: Callable[[], np.ndarray],
+        spaces: Spaces,
+        columns: Callable[..., Batch],
+    ) -> None:
         super().__init__(config, pack, spaces, columns)
         self.ray = import_ray(embedded=config.ray_address is None)
         self.connected = False
@@ -213,7 +221,7 @@ def knock_at(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def _arrays(columns: Any) -> list[np.ndarray]:
+def _arrays(columns: Batch) -> list[np.ndarray]:
     if isinstance(columns, dict):
         return [array for part in columns.values() for array in _arrays(part)]
     return [columns]

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
 
 from rl_training.data.normalization import ObservationNormalizer, RunningMoments
+from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.state.leaves import require
 
 
-def pack(agent: Any) -> np.ndarray:
+def pack(agent: ActorCriticPolicy) -> np.ndarray:
     """All that decides how an agent acts, as bytes: statistics (float64), then parameters (float32)."""
     parts = [_statistics(moments) for moments in _moments(agent.normalizer)]
     parameters = torch.cat([parameter.detach().reshape(-1) for parameter in agent.network.parameters()])
     return np.concatenate([part.view(np.uint8) for part in (*parts, parameters.cpu().numpy())])
 
 
-def unpack(packed: np.ndarray, agent: Any, parameters: torch.Tensor) -> None:
+def unpack(packed: np.ndarray, agent: ActorCriticPolicy, parameters: torch.Tensor) -> None:
     """Let `agent` act like the one that was packed; `parameters` is the vector that its own are views of."""
     start = 0
     for moments in _moments(agent.normalizer):
@@ -36,7 +36,7 @@ def unpack(packed: np.ndarray, agent: Any, parameters: torch.Tensor) -> None:
     parameters.copy_(torch.from_numpy(packed[start:].view(np.float32).copy()))
 
 
-def check(agent: Any, parameters: torch.Tensor) -> None:
+def check(agent: ActorCriticPolicy, parameters: torch.Tensor) -> None:
     """Refuse what was unpacked from a checkpoint and no training has packed."""
     for moments in _moments(agent.normalizer):
         moments.check_state()

@@ -22,10 +22,10 @@ from rl_training.algorithms.masking import mask_logits
 from rl_training.kernels.dense import DenseStack
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.networks.encoders import make_encoder, orthogonal
-from rl_training.trees import space_leaves
+from rl_training.trees import Tensors, space_leaves
 
 
-def action_family(space: spaces.Space[Any]) -> Family:
+def action_family(space: spaces.Space) -> Family:
     """The distribution of actions for an action space."""
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))
@@ -61,10 +61,10 @@ class ActionHead(nn.Module):
         self.log_std = nn.Parameter(torch.full((scales,), log_std_init)) if scales else None
         self.logits = family.logits  # what an action mask is for
 
-    def forward(self, features: Tensor, obs: Any) -> Tensor:
+    def forward(self, features: Tensor, obs: Tensors) -> Tensor:
         return self.complete(self.output(features), obs)
 
-    def complete(self, output: Tensor, obs: Any) -> Tensor:
+    def complete(self, output: Tensor, obs: Tensors) -> Tensor:
         """The parameters [N, P] from what the linear layer put out."""
         if self.logits:
             output = mask_logits(output, obs, self.logits)
@@ -83,7 +83,7 @@ class ActorCritic(nn.Module):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         family: Family,
         *,
         hidden_sizes: Sequence[int],
@@ -100,25 +100,25 @@ class ActorCritic(nn.Module):
         self.critic_head = orthogonal(nn.Linear(features, 1), 1.0)
         self.stacks = Shortcut.of(self, dense_stacks)
 
-    def for_loss(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def for_loss(self, obs: Tensors) -> tuple[Tensor, Tensor]:
         """The same as `forward`, for a loss whose `backward` is called once; cheaper where layers are dense."""
         stacks = taken(self.stacks)
-        if stacks is None:
+        if stacks is None or isinstance(obs, dict):
             return self(obs)
         output, value = (stack.for_loss(obs) for stack in stacks)
         return self.actor_head.complete(output, obs), value.squeeze(-1)
 
-    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensors) -> tuple[Tensor, Tensor]:
         features = self.actor_encoder(obs)
         seen = features if self.critic_encoder is None else self.critic_encoder(obs)
         return self.actor_head(features, obs), self.critic_head(seen).squeeze(-1)
 
-    def policy(self, obs: Any) -> Tensor:
+    def policy(self, obs: Tensors) -> Tensor:
         if not has_own_forward(self):
             return self(obs)[0]
         return self.actor_head(self.actor_encoder(obs), obs)
 
-    def value(self, obs: Any) -> Tensor:
+    def value(self, obs: Tensors) -> Tensor:
         if not has_own_forward(self):
             return self(obs)[1]
         encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
@@ -132,20 +132,20 @@ class PhasicActorCritic(ActorCritic):
     the critic reads it without a gradient, so that there too nothing but the auxiliary head does.
     """
 
-    def __init__(self, observation_space: spaces.Space[Any], family: Family, **settings: Any) -> None:
+    def __init__(self, observation_space: spaces.Space, family: Family, **settings: Any) -> None:
         super().__init__(observation_space, family, **settings)
         self.auxiliary_head = orthogonal(nn.Linear(self.actor_head.output.in_features, 1), 1.0)
 
-    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensors) -> tuple[Tensor, Tensor]:
         features = self.actor_encoder(obs)
         return self.actor_head(features, obs), self._value(features, obs)
 
-    def value(self, obs: Any) -> Tensor:
+    def value(self, obs: Tensors) -> Tensor:
         if not has_own_forward(self):
             return self(obs)[1]
         return self._value(self.actor_encoder(obs) if self.critic_encoder is None else None, obs)
 
-    def auxiliary(self, obs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def auxiliary(self, obs: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         """Action parameters [N, P], the auxiliary head's values [N] and the critic's [N]."""
         features = self.actor_encoder(obs)
         return (
@@ -154,7 +154,7 @@ class PhasicActorCritic(ActorCritic):
             self._value(features, obs),
         )
 
-    def _value(self, features: Tensor | None, obs: Any) -> Tensor:
+    def _value(self, features: Tensor | None, obs: Tensors) -> Tensor:
         if self.critic_encoder is None:
             assert features is not None
             seen = features.detach()

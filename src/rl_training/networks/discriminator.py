@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 from rl_training.kernels.dense import DenseStack, stacked
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.networks.encoders import make_inputs, orthogonal
+from rl_training.trees import Tensors
 
 
 class Discriminator(nn.Module):
@@ -25,8 +25,8 @@ class Discriminator(nn.Module):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
         *,
         hidden_sizes: Sequence[int],
         image_encoder: str,
@@ -46,7 +46,7 @@ class Discriminator(nn.Module):
         nn.init.zeros_(self.output.bias)
         self.stack = Shortcut.of(self, dense_stack)
 
-    def inputs(self, obs: Any, action: Tensor) -> Tensor:
+    def inputs(self, obs: Tensors, action: Tensor) -> Tensor:
         """[N, F]: the observation's features, the action's, and the flag of the absorbing state, which is 0."""
         pair = torch.cat([self.observation(obs), self.action(action)], -1)
         return F.pad(pair, (0, 1))
@@ -138,7 +138,7 @@ def _weight(layer: nn.Linear) -> Tensor:
     return layer.effective_weight() if isinstance(layer, SpectralLinear) else layer.weight
 
 
-def _model_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
+def _model_space(space: spaces.Space) -> spaces.Space:
     """The space of a policy's actions, whose choices are counted from 0."""
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -39,8 +37,8 @@ class DreamerNetwork(nn.Module):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
         *,
         deter_size: int,
         rssm_hidden: int,
@@ -111,7 +109,7 @@ class DreamerNetwork(nn.Module):
         return self.going_on(features).squeeze(-1).sigmoid()
 
 
-def action_sizes(space: spaces.Space[Any]) -> tuple[int, ...]:
+def action_sizes(space: spaces.Space) -> tuple[int, ...]:
     """How many numbers each part of an action takes in the dynamics."""
     family = action_family(space)
     if isinstance(family, Categorical):

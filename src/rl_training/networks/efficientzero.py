@@ -21,6 +21,7 @@ from rl_training.kernels.small_model import SmallModel
 from rl_training.kernels.small_prefix_model import SmallPrefixModel
 from rl_training.networks.encoders import is_image, orthogonal
 from rl_training.networks.muzero import MuZeroNetwork, VectorDynamics
+from rl_training.trees import Tensors
 
 PREFIX_CHANNELS = 16  # to which a state of frames is reduced before it enters the memory, as in the paper
 
@@ -35,7 +36,7 @@ class EfficientZeroNetwork(MuZeroNetwork):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         num_actions: int,
         *,
         value_prefix: bool,
@@ -53,7 +54,7 @@ class EfficientZeroNetwork(MuZeroNetwork):
         self.projection = Projection(self.features, projection_size) if consistency else None
         self.small = Shortcut.of(self, small_prefix_model)
 
-    def initial(self, obs: Any) -> tuple[Tensor, Tensor, Any]:
+    def initial(self, obs: Tensors) -> tuple[Tensor, Tensor, Any]:
         policy, value, latent = super().initial(obs)
         if self.prefix is None:
             return policy, value, latent

@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 import torch
 from gymnasium import spaces
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from rl_training.algorithms.masking import MASK
 from rl_training.kernels.convolutions import convolve
 from rl_training.kernels.exact import Shortcut, is_exact
+from rl_training.trees import Tensors
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -52,7 +53,7 @@ class PlainBox(spaces.Box):
     """A Box as networks saw it before small pictures had encoders: bytes with three dimensions alone are a picture."""
 
 
-def without_small_pictures(space: spaces.Space[Any]) -> spaces.Space[Any]:
+def without_small_pictures(space: spaces.Space) -> spaces.Space:
     """The same space for networks that know no small pictures."""
     if isinstance(space, spaces.Dict):
         parts = [(key, without_small_pictures(part)) for key, part in space.spaces.items()]
@@ -62,7 +63,7 @@ def without_small_pictures(space: spaces.Space[Any]) -> spaces.Space[Any]:
     return space
 
 
-def is_image(space: spaces.Space[Any]) -> bool:
+def is_image(space: spaces.Space) -> bool:
     """Whether a space holds pictures: numbers of any type with three dimensions, of which one is the channels.
 
     Bytes always are some; of other numbers a grid of less than 3 × 3 is a vector in disguise.
@@ -73,13 +74,13 @@ def is_image(space: spaces.Space[Any]) -> bool:
     return space.dtype == "uint8" or grid
 
 
-def is_small_image(space: spaces.Space[Any]) -> bool:
+def is_small_image(space: spaces.Space) -> bool:
     """Whether a space holds pictures that no stride may shrink: grids of a game, more often than photographs."""
     small = is_image(space) and min(picture_shape(space)[1:]) < SMALLEST_SIDE
     return small and not isinstance(space, PlainBox)
 
 
-def has_channels_last(space: spaces.Space[Any]) -> bool:
+def has_channels_last(space: spaces.Space) -> bool:
     """Channels stand first (stacked frames) or last (pictures): beside two equal sides, or else the smaller end."""
     first, middle, last = space.shape or (0, 0, 0)
     square = (first == middle) != (middle == last)
@@ -89,14 +90,14 @@ def has_channels_last(space: spaces.Space[Any]) -> bool:
     return last < first or (last == first and space.dtype != "uint8")
 
 
-def picture_shape(space: spaces.Space[Any]) -> tuple[int, int, int]:
+def picture_shape(space: spaces.Space) -> tuple[int, int, int]:
     """Channels, height and width."""
     assert space.shape is not None
     first, middle, last = space.shape
     return (last, first, middle) if has_channels_last(space) else (first, middle, last)
 
 
-def brightest(space: spaces.Space[Any]) -> int:
+def brightest(space: spaces.Space) -> int:
     """The number that stands for 1 in a picture: 255 for bytes, and for other numbers with the bounds of bytes."""
     bounded_like_bytes = (
         isinstance(space, spaces.Box)
@@ -106,7 +107,7 @@ def brightest(space: spaces.Space[Any]) -> int:
     return 255 if space.dtype == "uint8" or bounded_like_bytes else 1
 
 
-def observed(space: spaces.Space[Any]) -> str:
+def observed(space: spaces.Space) -> str:
     """A space in short: `84×84×3 uint8`, `4 float32`, `Discrete(5)`."""
     if not isinstance(space, spaces.Box):
         return str(space)
@@ -114,7 +115,7 @@ def observed(space: spaces.Space[Any]) -> str:
 
 
 def make_encoder(
-    space: spaces.Space[Any], hidden_sizes: Sequence[int], activation: str, image_encoder: str
+    space: spaces.Space, hidden_sizes: Sequence[int], activation: str, image_encoder: str
 ) -> tuple[nn.Sequential, int]:
     """The encoder of an observation space, and how many features it gives.
 
@@ -126,7 +127,7 @@ def make_encoder(
     return nn.Sequential(inputs, mlp(inputs.features, hidden_sizes, activation)), size
 
 
-def make_inputs(space: spaces.Space[Any], image_encoder: str, name: str = "observation") -> Inputs:
+def make_inputs(space: spaces.Space, image_encoder: str, name: str = "observation") -> Inputs:
     """What turns observations of a space into features; `name` is what they are called."""
     if isinstance(space, spaces.Dict):
         return Joined(space, image_encoder, name)
@@ -135,7 +136,7 @@ def make_inputs(space: spaces.Space[Any], image_encoder: str, name: str = "obser
     return inputs
 
 
-def _make_plain_inputs(space: spaces.Space[Any], image_encoder: str) -> Inputs:
+def _make_plain_inputs(space: spaces.Space, image_encoder: str) -> Inputs:
     if is_image(space):
         small = image_encoder == "nature" and is_small_image(space)
         return SmallCNN(space) if small else IMAGE_ENCODERS[image_encoder](space)
@@ -166,7 +167,7 @@ class Inputs(nn.Module):
 
 
 class Flat(Inputs):
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: spaces.Space) -> None:
         super().__init__()
         assert space.shape is not None
         self.features = math.prod(space.shape)
@@ -192,7 +193,7 @@ class ImageInputs(Inputs):
 
     transient = ("first", "alternating", "scale")
 
-    def __init__(self, space: spaces.Space[Any], features: int) -> None:
+    def __init__(self, space: spaces.Space, features: int) -> None:
         super().__init__()
         assert space.shape is not None
         self.channels_last = has_channels_last(space)
@@ -236,7 +237,7 @@ class ImageInputs(Inputs):
 
 def is_plain_convolution(layer: object) -> TypeGuard[nn.Conv2d]:
     """Whether a layer is what its weight, bias, stride and padding say."""
-    if not is_exact(layer, nn.Conv2d) or layer.bias is None:
+    if not isinstance(layer, nn.Conv2d) or not is_exact(layer, nn.Conv2d) or layer.bias is None:
         return False
     return layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
 
@@ -269,7 +270,7 @@ def laid_out(obs: Tensor) -> Tensor:
 class NatureCNN(ImageInputs):
     """The three convolutions of Mnih et al. 2015 and a dense layer of 512."""
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: spaces.Space) -> None:
         super().__init__(space, 512)
 
     def layers(self, channels: int, side: int) -> list[nn.Module]:
@@ -298,7 +299,7 @@ class SmallCNN(ImageInputs):
     than colours, small numbers that dividing by 255 would make all alike: log₂(1 + x) / 8 has the same range [0, 1].
     """
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: spaces.Space) -> None:
         super().__init__(space, 128)
 
     def layers(self, channels: int, side: int) -> list[nn.Module]:
@@ -317,7 +318,7 @@ class SmallCNN(ImageInputs):
 class ImpalaCNN(ImageInputs):
     """The residual network of Espeholt et al. 2018 (figure 3, right): sections of 16, 32, 32 filters, dense 256."""
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: spaces.Space) -> None:
         super().__init__(space, 256)
 
     def layers(self, channels: int, side: int) -> list[nn.Module]:
@@ -341,7 +342,7 @@ class ResidualBlock(nn.Module):
         return picture + self.second(F.relu(self.first(F.relu(picture))))
 
 
-IMAGE_ENCODERS: dict[str, Callable[[spaces.Space[Any]], ImageInputs]] = {
+IMAGE_ENCODERS: dict[str, Callable[[spaces.Space], ImageInputs]] = {
     "nature": NatureCNN,
     "impala": ImpalaCNN,
 }
@@ -357,5 +358,5 @@ class Joined(Inputs):
         self.parts = nn.ModuleList(parts)
         self.features = sum(part.features for part in parts)
 
-    def forward(self, obs: dict[str, Any]) -> Tensor:
+    def forward(self, obs: dict[str, Tensors]) -> Tensor:
         return torch.cat([part(obs[key]) for key, part in zip(self.keys, self.parts, strict=True)], -1)

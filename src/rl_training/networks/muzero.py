@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from gymnasium import spaces
@@ -32,6 +32,7 @@ from rl_training.networks.encoders import (
     orthogonal,
     picture_shape,
 )
+from rl_training.trees import Tensors
 
 
 class Predictions(NamedTuple):
@@ -50,7 +51,7 @@ class MuZeroNetwork(nn.Module):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         num_actions: int,
         *,
         latent_size: int,
@@ -85,7 +86,7 @@ class MuZeroNetwork(nn.Module):
         self.prediction = nn.Sequential(*layers, heads)
         self.small: Shortcut[SmallModel] | None = Shortcut.of(self, small_model)
 
-    def represent(self, obs: Any) -> Tensor:
+    def represent(self, obs: Tensors) -> Tensor:
         """Observations [N, ...] → states [N, ...] in [0, 1]."""
         return scale_latent(self.representation(obs))
 
@@ -98,7 +99,7 @@ class MuZeroNetwork(nn.Module):
         atoms = 2 * self.support_size + 1
         return Predictions(*self.prediction(latent).split([self.num_actions, atoms, atoms], -1))
 
-    def initial(self, obs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def initial(self, obs: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         """Observations [N, ...] → policy logits [N, A], values [N], states, for the roots of a search."""
         latent = self.represent(obs)
         policy, value, _ = self.predict(latent)
@@ -150,7 +151,7 @@ class FrameRepresentation(nn.Module):
     transient = ("scale", "sees")
     title = "residual CNN"
 
-    def __init__(self, space: spaces.Space[Any], channels: int, residual_blocks: int) -> None:
+    def __init__(self, space: spaces.Space, channels: int, residual_blocks: int) -> None:
         super().__init__()
         assert space.shape is not None
         self.channels_last = has_channels_last(space)

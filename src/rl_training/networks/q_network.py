@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -13,6 +12,7 @@ from rl_training.algorithms.dqn import dueling
 from rl_training.kernels.dense import Backward, DenseStack
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.networks.encoders import make_encoder, orthogonal
+from rl_training.trees import Tensors
 
 
 class QNetwork(nn.Module):
@@ -22,7 +22,7 @@ class QNetwork(nn.Module):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         num_actions: int,
         *,
         hidden_sizes: Sequence[int],
@@ -36,17 +36,17 @@ class QNetwork(nn.Module):
         self.head = orthogonal(nn.Linear(features, num_actions + dueling), 1.0)
         self.stack = Shortcut.of(self, dense_stack)
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: Tensors) -> Tensor:
         stack = None if torch.is_grad_enabled() else taken(self.stack)
-        if stack is not None:
+        if stack is not None and isinstance(obs, Tensor):
             return stack.forward(obs)[-1]
         output = self.head(self.encoder(obs))
         return dueling(output) if self.dueling else output
 
-    def with_backward(self, obs: Any) -> tuple[Tensor, Backward]:
+    def with_backward(self, obs: Tensors) -> tuple[Tensor, Backward]:
         """Q, and what takes the slope of a loss in Q [N, actions] to gradients, which must be zero before."""
         stack = taken(self.stack)
-        if stack is None:
+        if stack is None or isinstance(obs, dict):
             q = self(obs)
             return q.detach(), q.backward
         with torch.no_grad():

@@ -19,13 +19,13 @@ from rl_training.algorithms.dreamer import symexp, symlog
 from rl_training.kernels.fused import norm_silu
 from rl_training.networks.encoders import OneHot, has_channels_last, is_image, observed, picture_shape
 from rl_training.networks.rssm import BlockLinear, Dense, linear, mlp, truncated_normal
-from rl_training.trees import tree_leaves
+from rl_training.trees import Tensors, tree_leaves
 
 MULTIPLES = (2, 3, 4, 4)  # channels of each stage, in units of the CNN's depth
 SMALLEST = 3  # pixels per side at which no stage follows
 
 
-def observation_parts(space: spaces.Space[Any], name: str = "obs") -> Iterator[tuple[str, spaces.Space[Any]]]:
+def observation_parts(space: spaces.Space, name: str = "obs") -> Iterator[tuple[str, spaces.Space]]:
     """The plain spaces of an observation by name, in the order and with the names of `tree_leaves`."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
@@ -34,7 +34,7 @@ def observation_parts(space: spaces.Space[Any], name: str = "obs") -> Iterator[t
         yield name, space
 
 
-def is_paintable(space: spaces.Space[Any]) -> bool:
+def is_paintable(space: spaces.Space) -> bool:
     """Whether a decoder whose pixels lie in [0, 1] can paint it: pictures of bytes or of bits."""
     return is_image(space) and space.dtype in ("uint8", "bool")
 
@@ -55,7 +55,7 @@ class Part(nn.Module):
 class Vector(Part):
     """Numbers [..., *shape] as symlog, and a squared error of symlog."""
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: spaces.Space) -> None:
         super().__init__()
         assert space.shape is not None
         self.shape = tuple(space.shape)
@@ -126,7 +126,7 @@ class Picture(Part):
     title = "CNN"
 
     def __init__(
-        self, space: spaces.Space[Any], depth: int, deter: int, stoch: int, units: int, blocks: int
+        self, space: spaces.Space, depth: int, deter: int, stoch: int, units: int, blocks: int
     ) -> None:
         super().__init__()
         assert space.shape is not None
@@ -192,7 +192,7 @@ class Reconstruction(nn.Module):
 
     def __init__(
         self,
-        space: spaces.Space[Any],
+        space: spaces.Space,
         *,
         deter_size: int,
         stoch_size: int,
@@ -222,7 +222,7 @@ class Reconstruction(nn.Module):
         self.outputs = nn.ModuleList(linear(units, size) for size in sizes)
         self.tokens = (units if sizes else 0) + sum(part.size for part in cameras)
 
-    def encode(self, obs: Any) -> Tensor:
+    def encode(self, obs: Tensors) -> Tensor:
         """Observations [..., ...] → tokens [..., F]."""
         leaves = dict(tree_leaves(obs, "obs"))
         cameras: Any = zip(self.picture_names, self.pictures, strict=True)
@@ -232,7 +232,7 @@ class Reconstruction(nn.Module):
             tokens.append(self.encoder(torch.cat([part.encode(leaves[name]) for name, part in rest], -1)))
         return torch.cat(tokens, -1)
 
-    def loss(self, features: Tensor, obs: Any) -> Tensor:
+    def loss(self, features: Tensor, obs: Tensors) -> Tensor:
         """How badly features [..., F] tell the observations: [...], summed over all parts."""
         leaves, total = dict(tree_leaves(obs, "obs")), features.new_zeros(features.shape[:-1])
         for name, part, output in self._outputs(features):

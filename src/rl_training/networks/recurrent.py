@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.distributions import Family
 from rl_training.networks.actor_critic import ActionHead
 from rl_training.networks.encoders import make_encoder, orthogonal
+from rl_training.trees import Tensors
 
 Carry = tuple[Tensor, ...]  # [B, H] each
 CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -32,7 +33,7 @@ class Memory(nn.Module):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         hidden_sizes: Sequence[int],
         activation: str,
         image_encoder: str,
@@ -49,12 +50,12 @@ class Memory(nn.Module):
         # step, and a cue of 20 steps ago would have no gradient (Gers et al. 2000, Jozefowicz et al. 2015).
         nn.init.ones_(self.cell.bias_ih_l0.data[size : 2 * size])
 
-    def step(self, obs: Any, state: Carry) -> tuple[Tensor, Carry]:
+    def step(self, obs: Tensors, state: Carry) -> tuple[Tensor, Carry]:
         """One step of B lanes: features [B, H] and the next state."""
         output, state = self._run(self.encoder(obs).unsqueeze(0), state)
         return output.squeeze(0), state
 
-    def forward(self, obs: Any, sequences: Sequences, state: Carry) -> Tensor:
+    def forward(self, obs: Tensors, sequences: Sequences, state: Carry) -> Tensor:
         """The features [N, H] of rows that lie in sequences, from the states [B, H] of their lanes.
 
         All sequences go through the cell in one call, padded to the longest; what is computed past a
@@ -83,7 +84,7 @@ class RecurrentActorCritic(nn.Module):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         family: Family,
         *,
         cell: str,
@@ -108,7 +109,7 @@ class RecurrentActorCritic(nn.Module):
         device = next(self.parameters()).device
         return tuple(torch.zeros(count, self.size, device=device) for _ in range(memories * self.num_states))
 
-    def step(self, obs: Any, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
+    def step(self, obs: Tensors, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
         """One step of B lanes: action parameters [B, P], values [B], and the next carry."""
         features, state = self.actor_memory.step(obs, carry[: self.num_states])
         seen: Tensor = features
@@ -117,7 +118,7 @@ class RecurrentActorCritic(nn.Module):
             state = (*state, *critic_state)
         return self.actor_head(features, obs), self.critic_head(seen).squeeze(-1), state
 
-    def forward(self, obs: Any, sequences: Sequences, carry: Carry) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensors, sequences: Sequences, carry: Carry) -> tuple[Tensor, Tensor]:
         features = self.actor_memory(obs, sequences, carry[: self.num_states])
         seen = features
         if self.critic_memory is not None:

@@ -20,6 +20,7 @@ from rl_training.algorithms.muzero import decode
 from rl_training.algorithms.scalezero import interleave, normalised
 from rl_training.networks.encoders import brightest, is_image, make_encoder, orthogonal
 from rl_training.networks.transformer import BlockWeights, Transformer
+from rl_training.trees import Tensors
 
 NOT_THERE = -1e9  # the logit of an action that a task has not
 
@@ -75,7 +76,7 @@ class ScaleZeroNetwork(nn.Module):
 
     def __init__(
         self,
-        observation_spaces: Sequence[spaces.Space[Any]],
+        observation_spaces: Sequence[spaces.Space],
         num_actions: Sequence[int],
         *,
         latent_size: int,
@@ -106,7 +107,7 @@ class ScaleZeroNetwork(nn.Module):
         )
         self.transformer = Transformer(latent_size, length=2 * window + 1, **transformer)
 
-    def encode(self, task: int, obs: Any) -> Tensor:
+    def encode(self, task: int, obs: Tensors) -> Tensor:
         """A task's observations [N, ...] → latents [N, D]."""
         return normalised(self.encoders[self.encoder_of[task]](obs))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.networks.encoders import ACTIVATIONS, make_encoder, make_inputs, orthogonal
+from rl_training.trees import Tensors
 
 LOG_STD_BOUNDS = (-20.0, 2.0)
 
@@ -21,7 +21,7 @@ class GaussianActor(nn.Module):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         num_dimensions: int,
         hidden_sizes: Sequence[int],
         activation: str,
@@ -32,7 +32,7 @@ class GaussianActor(nn.Module):
         # The first policy is nearly the standard normal, squashed.
         self.head = orthogonal(nn.Linear(features, 2 * num_dimensions), 0.01)
 
-    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensors) -> tuple[Tensor, Tensor]:
         mean, log_std = self.head(self.encoder(obs)).chunk(2, -1)
         return mean, log_std.clamp(*LOG_STD_BOUNDS)
 
@@ -45,7 +45,7 @@ class TwinCritics(nn.Module):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         num_dimensions: int,
         hidden_sizes: Sequence[int],
         activation: str,
@@ -65,7 +65,7 @@ class TwinCritics(nn.Module):
         self.biases.append(torch.empty(2, 1).uniform_(-bound, bound))
         self.activation = ACTIVATIONS[activation]()
 
-    def forward(self, obs: Any, action: Tensor, frozen: bool = False) -> Tensor:
+    def forward(self, obs: Tensors, action: Tensor, frozen: bool = False) -> Tensor:
         """With `frozen`, gradients reach the action but no weight: half of the backward pass is saved."""
         weights, biases = list(self.weights), list(self.biases)
         features = self.inputs(obs)

@@ -17,6 +17,7 @@ from rl_training.kernels.acting import SmallActorCritic
 from rl_training.kernels.exact import Shortcut, taken
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.policies.base import NetworkPolicy
+from rl_training.trees import Arrays, Tensors
 
 
 class ActorCriticPolicy(NetworkPolicy):
@@ -28,8 +29,8 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
         *,
         normalize_observations: bool,
         device: str,
@@ -43,7 +44,7 @@ class ActorCriticPolicy(NetworkPolicy):
         make = partial(SmallActorCritic.of, family=self.family)
         self.small = Shortcut.of(self.network, make) if precision == "fp32" else None
 
-    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+    def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         small = self._small(obs)
         if small is not None:
             return small.act(self.normalized(obs), explore), carry
@@ -58,7 +59,7 @@ class ActorCriticPolicy(NetworkPolicy):
         acted = {"action": action, "log_prob": log_prob, "value": value}
         return {name: tensor.cpu().numpy() for name, tensor in acted.items()}
 
-    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+    def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         return *self._most_likely(self.network.policy(inputs)), carry
 
     def _most_likely(self, parameters: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -67,7 +68,7 @@ class ActorCriticPolicy(NetworkPolicy):
         parts = parameters.chunk(len(names), -1)
         return self.family.mode(parameters), dict(zip(names, parts, strict=True))
 
-    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+    def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         small = self._small(obs)
         if small is not None:
             return small.value(self.normalized(obs))
@@ -76,24 +77,24 @@ class ActorCriticPolicy(NetworkPolicy):
                 return self._forward(self.inputs(obs))[1].cpu().numpy()
             return self.network.value(self.inputs(obs)).cpu().numpy()
 
-    def evaluate(self, inputs: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def evaluate(self, inputs: Tensors, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log π(a|s), entropy and value [N], with gradients, for inputs that are normalised already."""
         parameters, value = self.outputs_for_loss(inputs)
         return *self.family.log_prob_and_entropy(parameters, action), value
 
-    def outputs_for_loss(self, inputs: Any) -> tuple[Tensor, Tensor]:
+    def outputs_for_loss(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Action parameters [N, P] and values [N], for a loss whose `backward` is called once, or for none."""
         single = self.precision == "fp32" and torch.is_grad_enabled()
         return (self.network.for_loss if single else self._forward)(inputs)
 
-    def _forward(self, inputs: Any) -> tuple[Tensor, Tensor]:
+    def _forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         if self.precision == "fp32":
             return self.network(inputs)
         with torch.autocast(self.device.type, torch.bfloat16):
             parameters, value = self.network(inputs)
         return parameters.float(), value.float()
 
-    def _small(self, obs: Any) -> SmallActorCritic | None:
+    def _small(self, obs: Arrays) -> SmallActorCritic | None:
         """The network without torch, where that is faster."""
         small = taken(self.small)
         return small if small is not None and small.fits(len(obs)) else None

@@ -13,7 +13,7 @@ from rl_training.data.normalization import ObservationNormalizer
 from rl_training.kernels.acting import SmallNetwork
 from rl_training.kernels.exact import Shortcut, taken
 from rl_training.state.stateful import Stateful
-from rl_training.trees import tree_map
+from rl_training.trees import Arrays, Tensors, tree_map
 
 
 class NetworkPolicy(Stateful):
@@ -22,9 +22,7 @@ class NetworkPolicy(Stateful):
     transient: tuple[str, ...] = ("device",)
     greedy_leaves_out: ClassVar[str] = ""
 
-    def __init__(
-        self, observation_space: spaces.Space[Any], normalize_observations: bool, device: str
-    ) -> None:
+    def __init__(self, observation_space: spaces.Space, normalize_observations: bool, device: str) -> None:
         self.device = torch.device(device)
         self.normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
 
@@ -35,21 +33,21 @@ class NetworkPolicy(Stateful):
         """The part of the carry that acting alone needs."""
         return carry
 
-    def normalized(self, obs: Any) -> Any:
+    def normalized(self, obs: Arrays) -> Any:
         """Raw observations through the normaliser as it stands."""
         return obs if self.normalizer is None else self.normalizer(obs)
 
-    def inputs(self, obs: Any) -> Any:
+    def inputs(self, obs: Arrays | Tensors) -> Any:
         """Raw observations as the network's tensors."""
         obs = self.normalized(tree_map(np.asarray, obs))
         return tree_map(lambda column: torch.as_tensor(column, device=self.device), obs)
 
-    def observe(self, obs: Any) -> None:
+    def observe(self, obs: Arrays | Tensors) -> None:
         """Move the normaliser's statistics by raw observations [..., B, ...]."""
         if self.normalizer is not None:
             self.normalizer.update(tree_map(np.asarray, obs))
 
-    def outputs_of(self, small: Shortcut[SmallNetwork] | None, obs: Any) -> np.ndarray | None:
+    def outputs_of(self, small: Shortcut[SmallNetwork] | None, obs: Arrays) -> np.ndarray | None:
         """A network's outputs [B, ...] without torch; None where torch is faster or needed."""
         network = taken(small)
         if network is None or not network.fits(len(obs)):

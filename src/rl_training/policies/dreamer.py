@@ -13,6 +13,7 @@ from rl_training.kernels.bins import decode_bins
 from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import State
 from rl_training.policies.base import NetworkPolicy
+from rl_training.trees import Arrays
 
 
 class DreamerPolicy(NetworkPolicy):
@@ -20,8 +21,8 @@ class DreamerPolicy(NetworkPolicy):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
         *,
         normalize_observations: bool,
         device: str,
@@ -35,7 +36,7 @@ class DreamerPolicy(NetworkPolicy):
         return deter, stoch, deter.new_zeros(count, sum(self.network.action_sizes))
 
     @torch.no_grad()
-    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+    def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         """The `action`, drawn or the likeliest, and the latent it was chosen for, as the replay keeps it."""
         network = self.network
         state = self.follow(obs, carry)
@@ -45,11 +46,11 @@ class DreamerPolicy(NetworkPolicy):
         return acted, (*state, network.encode_action(action))
 
     @torch.no_grad()
-    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+    def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         state = self.follow(obs, carry)
         return decode_bins(self.network.critic(state.features), self.network.bins).cpu().numpy()
 
-    def follow(self, obs: Any, carry: Carry) -> State:
+    def follow(self, obs: Arrays, carry: Carry) -> State:
         """The state after these observations [B, ...]."""
         rssm = self.network.rssm
         deter, stoch, action = carry

@@ -19,6 +19,7 @@ from rl_training.kernels.exact import Shortcut
 from rl_training.networks.q_network import QNetwork
 from rl_training.policies.base import NetworkPolicy
 from rl_training.state.leaves import require
+from rl_training.trees import Arrays, Tensors
 
 
 class QPolicy(NetworkPolicy):
@@ -28,7 +29,7 @@ class QPolicy(NetworkPolicy):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         action_space: spaces.Discrete,
         *,
         normalize_observations: bool,
@@ -44,7 +45,7 @@ class QPolicy(NetworkPolicy):
     def check_state(self) -> None:
         require(0 <= self.epsilon <= 1, "epsilon: no probability")
 
-    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+    def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         refuse_empty_masks(obs, (self.num_actions,))
         q, mask = self.value(obs, carry), mask_of(obs)
         action = (q if mask is None else np.where(mask, q, BLOCKED)).argmax(-1)
@@ -61,11 +62,11 @@ class QPolicy(NetworkPolicy):
                 action = np.where(at_random, chosen, action)
         return {"action": action}, carry
 
-    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+    def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         q = mask_logits(self.network(inputs), inputs)
         return q.argmax(-1), {"q": q}, carry
 
-    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+    def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         """Q [B, actions], without gradients."""
         output = self.outputs_of(self.small, obs)
         if output is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,6 +9,7 @@ from torch import Tensor
 from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.networks.recurrent import Carry, RecurrentActorCritic, Sequences
 from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.trees import Arrays, Tensors
 
 
 class RecurrentPolicy(ActorCriticPolicy):
@@ -23,7 +22,7 @@ class RecurrentPolicy(ActorCriticPolicy):
         return self.network.initial(count)
 
     @torch.no_grad()
-    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+    def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         refuse_empty_masks(obs, self.choices)
         parameters, value, carry = self.network.step(self.inputs(obs), carry)
         return self.choose(parameters, value, explore), carry
@@ -32,16 +31,16 @@ class RecurrentPolicy(ActorCriticPolicy):
         """The actor's own memory, without the critic's."""
         return carry[: self.network.num_states]
 
-    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+    def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         features, carry = self.network.actor_memory.step(inputs, carry)
         return *self._most_likely(self.network.actor_head(features, inputs)), carry
 
     @torch.no_grad()
-    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+    def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         return self.network.step(self.inputs(obs), carry)[1].cpu().numpy()
 
     def evaluate_sequences(
-        self, inputs: Any, action: Tensor, sequences: Sequences, carry: Carry
+        self, inputs: Tensors, action: Tensor, sequences: Sequences, carry: Carry
     ) -> tuple[Tensor, Tensor, Tensor]:
         """log π(a|s), entropy and value [N], with gradients through time, for inputs normalised already."""
         parameters, value = self.network(inputs, sequences, carry)

@@ -21,7 +21,7 @@ from rl_training.policies.search import QUIET, check_planning
 from rl_training.search import Root, gumbel_muzero_search
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.stateful import Stateful
-from rl_training.trees import tree_map
+from rl_training.trees import Arrays, tree_map
 
 
 class TaskPlan(NamedTuple):
@@ -47,19 +47,20 @@ class ScaleZeroPolicy(Stateful):
     def __init__(
         self,
         tasks: Sequence[str],
-        observation_spaces: Sequence[spaces.Space[Any]],
+        observation_spaces: Sequence[spaces.Space],
         num_actions: Sequence[int],
         *,
         normalize_observations: bool,
         device: str,
         context_steps: int,
-        settings: dict[str, Any],
+        settings: dict[str, float],
         most_simulations: int,
         **network: Any,
     ) -> None:
         self.device = torch.device(device)
         self.tasks, self.num_actions, self.context_steps = tuple(tasks), tuple(num_actions), context_steps
-        self.settings, self.first_settings, self.most_simulations = settings, dict(settings), most_simulations
+        self.settings: dict[str, Any] = settings
+        self.first_settings, self.most_simulations = dict(settings), most_simulations
         self.num_stages = network["transformer"]["stages"]
         # Beyond the window that it learns from, the model knows no positions.
         self.max_depth = network["window"] - context_steps
@@ -80,7 +81,7 @@ class ScaleZeroPolicy(Stateful):
             raise ConfigError(f"this policy has no task {name!r}{hint}")
         return TaskPolicy(self, self.tasks.index(name))
 
-    def inputs(self, task: int, obs: Any) -> Any:
+    def inputs(self, task: int, obs: Arrays) -> Any:
         """A task's raw observations as the network's tensors."""
         normalizer = self.normalizers[task]
         if normalizer is not None:
@@ -99,10 +100,10 @@ class ScaleZeroPolicy(Stateful):
     def plan(
         self,
         tasks: Sequence[int],
-        obs: Sequence[Any],
+        obs: Sequence[Arrays],
         carries: Sequence[Carry],
         noise: Sequence[np.ndarray] | None = None,
-        **settings: Any,
+        **settings: float,
     ) -> list[TaskPlan]:
         """Search from raw observations [B, ...] of tasks that act with the same stage, all of them at once.
 
@@ -169,7 +170,7 @@ class ScaleZeroPolicy(Stateful):
         latents[torch.arange(len(latent)), past] = latent
         return latents, actions, past
 
-    def _invalid(self, task: int, obs: Any, count: int) -> np.ndarray:
+    def _invalid(self, task: int, obs: Arrays, count: int) -> np.ndarray:
         """[B, A], true for actions that the task has not or that its masks forbid."""
         invalid = np.ones((count, self.network.most_actions), np.bool_)
         invalid[:, : self.num_actions[task]] = False
@@ -203,13 +204,13 @@ class TaskPolicy:
     def initial(self, count: int) -> Carry:
         return self.policy.initial(count)
 
-    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+    def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         settings = self.settings | ({} if explore else QUIET)
         (plan,) = self.policy.plan([self.task], [obs], [carry], **settings)
         return {"action": plan.action}, plan.carry
 
     @torch.inference_mode()
-    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+    def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         """The network's own values of raw observations [N, ...] → [N], without what came before them."""
         policy = self.policy
         latent = policy.network.encode(self.task, policy.inputs(self.task, obs))

@@ -19,7 +19,9 @@ from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.policies.base import NetworkPolicy
 from rl_training.runtime.controls import Now, compile_knobs
 from rl_training.search import Root, gumbel_muzero_search, muzero_search
+from rl_training.settings.config import Config
 from rl_training.state.leaves import are_finite, require
+from rl_training.trees import Arrays, Tensors
 
 PLANNING = ("num_simulations", "temperature", "root_exploration_fraction", "gamma")
 # What searches of one kind or another have besides.
@@ -32,12 +34,12 @@ def planning(now: Now) -> dict[str, Any]:
     return {name: getattr(now, name) for name in (*PLANNING, *CONSTANTS) if name in vars(now)}
 
 
-def most_simulations(config: Any) -> int:
+def most_simulations(config: Config) -> int:
     """The longest search that the config's knobs ask for."""
     return max(1, round(compile_knobs(config)["num_simulations"].highest))
 
 
-def check_planning(settings: dict[str, Any], first: Mapping[str, Any], most: int) -> None:
+def check_planning(settings: dict[str, float], first: Mapping[str, float], most: int) -> None:
     """Refuse what `planning` never gave; a search that was longer before a fork is as long as it may be here.
 
     first: the settings at the run's first step, which constants have that an older run did not save
@@ -74,13 +76,13 @@ class SearchPolicy(NetworkPolicy):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         action_space: spaces.Discrete,
         *,
         normalize_observations: bool,
         device: str,
         two_players: bool,
-        settings: dict[str, Any],
+        settings: dict[str, float],
         most_simulations: int,
         **network: Any,
     ) -> None:
@@ -88,26 +90,27 @@ class SearchPolicy(NetworkPolicy):
         self.num_actions = int(action_space.n)
         # In a game of two what is good for who moves next is bad for who moves now.
         self.discount_sign = -1.0 if two_players else 1.0
-        self.settings, self.first_settings, self.most_simulations = settings, dict(settings), most_simulations
+        self.settings: dict[str, Any] = settings
+        self.first_settings, self.most_simulations = dict(settings), most_simulations
         self.network = self.network_class(observation_space, self.num_actions, **network).to(self.device)
 
     def check_state(self) -> None:
         check_planning(self.settings, self.first_settings, self.most_simulations)
 
-    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+    def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         return {"action": self.plan(obs, **self.settings | ({} if explore else QUIET)).action}, carry
 
-    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+    def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         """The action that the network alone thinks most likely; nothing is searched."""
         logits = mask_logits(self.network.predict(self.network.represent(inputs)).policy, inputs)
         return logits.argmax(-1), {"logits": logits}, carry
 
-    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+    def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         """The network's own values of observations [N, ...] → [N]."""
         with torch.no_grad():
             return self.network.initial(self.inputs(obs))[1].cpu().numpy()
 
-    def plan(self, obs: Any, *, network: MuZeroNetwork | None = None, **settings: Any) -> Plan:
+    def plan(self, obs: Arrays, *, network: MuZeroNetwork | None = None, **settings: float) -> Plan:
         """Search from raw observations [B, ...] with the network, or with another one.
 
         settings: what `planning` gives; where a name is left out, as training searched last
@@ -126,7 +129,7 @@ class SearchPolicy(NetworkPolicy):
             return self.search(root, recurrent, invalid, settings)
 
     def search(
-        self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, Any]
+        self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, float]
     ) -> Plan:
         fraction, temperature = settings["root_exploration_fraction"], settings["temperature"]
         noise = self.dirichlet(len(root.value), invalid, settings["dirichlet_alpha"]) if fraction else None
@@ -158,7 +161,7 @@ class GumbelSearchPolicy(SearchPolicy):
     """Gumbel MuZero's: the root's noise decides what is considered, and the temperature how loud it is."""
 
     def search(
-        self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, Any]
+        self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, float]
     ) -> Plan:
         shape, temperature = root.prior_logits.shape, settings["temperature"]
         gumbel = np.random.gumbel(size=shape) * temperature if temperature else np.zeros(shape)

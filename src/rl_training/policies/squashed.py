@@ -17,6 +17,7 @@ from rl_training.kernels.acting import SmallNetwork
 from rl_training.kernels.exact import Shortcut
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS, GaussianActor
 from rl_training.policies.base import NetworkPolicy
+from rl_training.trees import Arrays, Tensors
 
 
 class SquashedPolicy(NetworkPolicy):
@@ -26,7 +27,7 @@ class SquashedPolicy(NetworkPolicy):
 
     def __init__(
         self,
-        observation_space: spaces.Space[Any],
+        observation_space: spaces.Space,
         action_space: spaces.Box,
         *,
         normalize_observations: bool,
@@ -39,13 +40,13 @@ class SquashedPolicy(NetworkPolicy):
         )
         self.small = Shortcut.of(self.actor, partial(SmallNetwork.of, kind=GaussianActor))
 
-    def act(self, obs: Any, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
+    def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         mean, log_std = self._gaussian(obs)
         if explore:
             mean = mean + np.exp(log_std) * np.random.standard_normal(mean.shape).astype(np.float32)
         return {"action": np.tanh(mean)}, carry
 
-    def _gaussian(self, obs: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _gaussian(self, obs: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """The mean and the log standard deviation, without gradients."""
         output = self.outputs_of(self.small, obs)
         if output is not None:
@@ -55,14 +56,14 @@ class SquashedPolicy(NetworkPolicy):
             mean, log_std = self.actor(self.inputs(obs))
         return mean.cpu().numpy(), log_std.cpu().numpy()
 
-    def greedy(self, inputs: Any, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+    def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         mean, log_std = self.actor(inputs)
         return mean.tanh(), {"mean": mean, "log_std": log_std}, carry
 
-    def value(self, obs: Any, carry: Carry) -> np.ndarray:
+    def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         raise NotImplementedError("the critics stay with the trainer")
 
-    def sample(self, inputs: Any) -> tuple[Tensor, Tensor]:
+    def sample(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Actions [N, D] and their log-densities [N], with gradients, for inputs that are normalised already."""
         mean, log_std = self.actor(inputs)
         return squash(mean, log_std, torch.randn_like(mean))

@@ -70,7 +70,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
 
     @classmethod
     def make_agent(
-        cls, config: ActorLearnerT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: ActorLearnerT, observation_space: spaces.Space, action_space: spaces.Space
     ) -> ActorCriticPolicy:
         settings = policy_settings(config)
         if config.cell is None:

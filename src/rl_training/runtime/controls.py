@@ -168,7 +168,7 @@ def _check_range(control: Control, name: str, low: float, high: float) -> None:
         raise ScheduleError(f"{name} grows without bound")
 
 
-def resolve(name: str, config: Any, step: int) -> Any:
+def resolve(name: str, config: object, step: int) -> Any:
     """The value of a knob, under any spelling, at a step.
 
     config: an object or a mapping that may hold the knob's value, schedule and warm-up under one of its
@@ -202,22 +202,22 @@ def two_spellings(first: str, second: str) -> str:
     return f"{second} and {first} are two spellings of one knob; keep one of them"
 
 
-def resolve_entropy_coefficient(config: Any, step: int) -> Any:
+def resolve_entropy_coefficient(config: object, step: int) -> Any:
     """The weight of the entropy bonus at a step (`ent_coef`, `entropy_coef`); at least 0."""
     return resolve("ent_coef", config, step)
 
 
-def resolve_clip_coefficient(config: Any, step: int) -> Any:
+def resolve_clip_coefficient(config: object, step: int) -> Any:
     """How far the probability ratio may leave 1 at a step (`clip_coef`, `clip_range`); at least 0."""
     return resolve("clip_coef", config, step)
 
 
-def resolve_temperature(config: Any, step: int) -> Any:
+def resolve_temperature(config: object, step: int) -> Any:
     """The temperature at a step; at least 0."""
     return resolve("temperature", config, step)
 
 
-def resolve_num_simulations(config: Any, step: int) -> Any:
+def resolve_num_simulations(config: object, step: int) -> Any:
     """Simulations per search at a step: a whole number, at least 1."""
     return resolve("num_simulations", config, step)
 
@@ -233,7 +233,7 @@ def __getattr__(name: str) -> Any:
     if spelling == name or name.startswith("__") or spelling not in vocabulary():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    def resolver(config: Any, step: int) -> Any:
+    def resolver(config: object, step: int) -> Any:
         return resolve(spelling, config, step)
 
     resolver.__name__ = resolver.__qualname__ = name

@@ -12,7 +12,8 @@ from gymnasium import spaces
 from rl_training.algorithms.dqn import q_loss, q_target
 from rl_training.algorithms.masking import mask_logits
 from rl_training.algorithms.sac import polyak
-from rl_training.data.batch import Batch
+from rl_training.data.batch import TransitionBatch
+from rl_training.data.replay import Replay
 from rl_training.policies.q_values import QPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
@@ -20,6 +21,7 @@ from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, target_of
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dqn import DQNConfig
+from rl_training.trees import Arrays
 
 
 class DQNTrainer(OffPolicyTrainer[DQNConfig]):
@@ -28,6 +30,7 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
     config_class = DQNConfig
     action_spaces = (spaces.Discrete,)
     agent: QPolicy
+    replay: Replay[TransitionBatch]
     transient = ("target_weights",)
 
     def __init__(self, config: DQNConfig) -> None:
@@ -38,7 +41,7 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
 
     @classmethod
     def make_agent(
-        cls, config: DQNConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: DQNConfig, observation_space: spaces.Space, action_space: spaces.Space
     ) -> QPolicy:
         assert isinstance(action_space, spaces.Discrete)
         return QPolicy(
@@ -52,7 +55,7 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
             dueling=config.dueling,
         )
 
-    def explore(self, obs: Any, now: Now) -> np.ndarray:
+    def explore(self, obs: Arrays, now: Now) -> np.ndarray:
         self.agent.epsilon = now.epsilon
         return super().explore(obs, now)
 
@@ -88,13 +91,11 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
             polyak(self.target_weights, self.optimizer.parameters, now.tau)
         return parts | {"loss": loss.item(), "q_value": q.mean().item()}
 
-    def draw(self, now: Now) -> Batch:
+    def draw(self, now: Now) -> TransitionBatch:
         size = self.config.batch_size
         if not self.config.prioritized:
             return self.on_device(self.replay.sample(size, now.gamma))
-        batch = self.on_device(self.replay.sample_by_priority(size, now.gamma, now.importance_exponent))
-        batch["weight"] = batch["weight"].to(self.agent.device)
-        return batch
+        return self.on_device(self.replay.sample_by_priority(size, now.gamma, now.importance_exponent))
 
 
 def train_dqn(config: DQNConfig, **options: Any) -> Result:

@@ -19,7 +19,7 @@ from rl_training.algorithms.dreamer import (
     unimix,
 )
 from rl_training.algorithms.sac import polyak
-from rl_training.data.batch import Batch
+from rl_training.data.batch import SequenceBatch, on_device
 from rl_training.data.collector import fresh_where_ended
 from rl_training.data.streams import StreamReplay
 from rl_training.envs.environments import Step
@@ -32,7 +32,7 @@ from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import LaProp, target_of
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dreamer import DreamerConfig
-from rl_training.trees import tree_map
+from rl_training.trees import Arrays, tree_map
 
 FLAGS = ("first", "last", "terminal")
 
@@ -59,7 +59,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     @classmethod
     def make_agent(
-        cls, config: DreamerConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: DreamerConfig, observation_space: spaces.Space, action_space: spaces.Space
     ) -> DreamerPolicy:
         return DreamerPolicy(
             observation_space,
@@ -69,7 +69,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
             **config.network,
         )
 
-    def make_replay(self, obs: Any, **settings: Any) -> Any:
+    def make_replay(self, obs: Arrays, **settings: Any) -> Any:
         config, count = self.config, self.config.num_envs
         flag = np.zeros(count, np.bool_)
         acted, _ = self.agent.act(obs, self.agent.initial(count), explore=True)
@@ -132,16 +132,20 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
             self.replay.put_latents(batch["lane"], batch["row"], **stored(self.agent.network, state))
         return step | {name: part.item() for name, part in parts.items()} | {"loss": loss.item()}
 
-    def draw(self) -> Batch:
+    def draw(self) -> SequenceBatch:
         """Sequences on the networks' device, as they read them."""
         batch = self.replay.sample(self.config.batch_size)
-        device, network = self.agent.device, self.agent.network
-        sent = {name: part.to(device) for name, part in batch.items() if isinstance(part, Tensor)}
-        sent["obs"] = self.agent.inputs(batch["obs"])
-        sent["action"] = network.encode_action(sent["action"])
-        return batch | sent | {name: sent[name].float() for name in FLAGS}
+        sent = on_device(batch, self.agent.device)
+        return {
+            **sent,
+            "obs": self.agent.inputs(batch["obs"]),
+            "action": self.agent.network.encode_action(sent["action"]),
+            "first": sent["first"].float(),
+            "last": sent["last"].float(),
+            "terminal": sent["terminal"].float(),
+        }
 
-    def world_model_losses(self, batch: Batch, now: Now) -> tuple[State, dict[str, Tensor]]:
+    def world_model_losses(self, batch: SequenceBatch, now: Now) -> tuple[State, dict[str, Tensor]]:
         """The posterior states [T, B, ...], and the means of the five losses."""
         network = self.agent.network
         tokens = network.reconstruction.encode(batch["obs"])
@@ -202,7 +206,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
             features[t + 1, :, :size], features[t + 1, :, size:] = state
         return features, torch.stack(actions)
 
-    def replay_value_loss(self, state: State, batch: Batch, returns: Tensor, now: Now) -> Tensor:
+    def replay_value_loss(self, state: State, batch: SequenceBatch, returns: Tensor, now: Now) -> Tensor:
         """The critic on the replayed states, bootstrapped from the returns [T, B] that were imagined there."""
         network = self.agent.network
         features = state.features[:-1]

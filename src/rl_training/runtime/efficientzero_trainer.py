@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.algorithms.efficientzero import augment, consistency_loss, value_prefixes
 from rl_training.algorithms.muzero import unrolled_loss
-from rl_training.data.batch import Batch
+from rl_training.data.batch import PositionBatch
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
@@ -21,6 +21,7 @@ from rl_training.runtime.muzero_trainer import MuZeroTrainer, Targets, Unrolled
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig
+from rl_training.trees import Arrays
 
 
 class EfficientZeroPolicy(SearchPolicy):
@@ -45,7 +46,7 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         config = self.config
         return now.horizon_tau * config.total_timesteps if config.off_policy_correction else math.inf
 
-    def search_anew(self, obs: Any, now: Now) -> Plan:
+    def search_anew(self, obs: Arrays, now: Now) -> Plan:
         # With the root's noise as in acting: policies that learn from themselves without it forget alternatives.
         return self.agent.plan(obs, **planning(now))
 
@@ -64,7 +65,7 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
             return augment(obs.movedim(-1, 1)).movedim(1, -1)
         return augment(obs)
 
-    def unroll(self, batch: Batch) -> Unrolled:
+    def unroll(self, batch: PositionBatch) -> Unrolled:
         network, latents = self.agent.network, torch.stack(self.imagine(batch))
         policy, value, reward = network.predict(latents.flatten(0, 1))
         if self.config.value_prefix:
@@ -72,16 +73,16 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
             reward = torch.cat([first, network.prefixes(rest, latents[1:])]).flatten(0, 1)
         return Unrolled(policy, value, reward, latents[1:])
 
-    def losses(self, predictions: Unrolled, targets: Targets, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         if self.config.value_prefix:
-            batch = batch | {"reward": value_prefixes(batch["reward"], self.config.prefix_horizon)}
+            batch = {**batch, "reward": value_prefixes(batch["reward"], self.config.prefix_horizon)}
         losses = super().losses(predictions, targets, batch)
         if self.config.consistency:
             assert predictions.imagined is not None
             losses |= {"consistency_loss": self.consistency_loss(predictions.imagined, batch)}
         return losses
 
-    def consistency_loss(self, imagined: Tensor, batch: Batch) -> Tensor:
+    def consistency_loss(self, imagined: Tensor, batch: PositionBatch) -> Tensor:
         """Imagined states against the true ones; past an episode's end there are none, and nothing is compared."""
         network = self.agent.network
         assert network.projection is not None

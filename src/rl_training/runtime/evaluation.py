@@ -18,7 +18,7 @@ from rl_training.envs.spaces import same_layout
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.settings.config import Config
 from rl_training.state.seeding import fold, seed_everything
-from rl_training.trees import tree_map
+from rl_training.trees import Arrays, tree_map
 
 MAX_LANES = 16
 
@@ -46,7 +46,7 @@ def evaluate(
     return _sum_up(played) | by_task
 
 
-def _of_task(space: spaces.Space[Any], name: str) -> spaces.Space[Any]:
+def _of_task(space: spaces.Space, name: str) -> spaces.Space:
     """The part of a space that is one task's, unless the policy was taken for that task alone already."""
     return space[name] if isinstance(space, spaces.Dict) and name in space.spaces else space
 
@@ -71,7 +71,7 @@ def record(
     open_steps: dict[int, list[Any]] = {}
 
     def watch(
-        lane: int, obs: Any, action: Any, reward: float, ended: tuple[bool, bool], next_obs: Any
+        lane: int, obs: Arrays, action: Any, reward: float, ended: tuple[bool, bool], next_obs: Arrays
     ) -> None:
         steps = open_steps.setdefault(lane, [])
         steps.append((obs, action, reward, *ended))

@@ -18,7 +18,7 @@ from rl_training.algorithms.muzero import (
     two_hot_loss,
     unrolled_loss,
 )
-from rl_training.data.batch import Batch
+from rl_training.data.batch import PositionBatch, on_device
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.policies.search import QUIET, Plan, SearchPolicy, most_simulations, planning
 from rl_training.runtime.controls import Controls, Knobs, Now
@@ -30,6 +30,7 @@ from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.settings.gumbel_muzero import GumbelMuZeroConfig
 from rl_training.settings.muzero import MuZeroConfig
+from rl_training.trees import Arrays
 
 MuZeroT = TypeVar("MuZeroT", bound=MuZeroConfig | GumbelMuZeroConfig | EfficientZeroConfig)
 
@@ -59,6 +60,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
     policy_class: ClassVar[type[SearchPolicy]] = SearchPolicy
     action_spaces = (spaces.Discrete,)
     agent: SearchPolicy
+    replay: EpisodeReplay
     transient = ("target_weights",)
 
     def __init__(self, config: MuZeroT) -> None:
@@ -69,7 +71,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     @classmethod
     def make_agent(
-        cls, config: MuZeroT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: MuZeroT, observation_space: spaces.Space, action_space: spaces.Space
     ) -> SearchPolicy:
         assert isinstance(action_space, spaces.Discrete)
         return cls.policy_class(observation_space, action_space, **cls.agent_settings(config))
@@ -82,7 +84,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         searches = {"settings": planning(Controls.of(config).at(0).after(0))}
         return settings | searches | {"most_simulations": most_simulations(config)}
 
-    def make_replay(self, obs: Any, **settings: Any) -> EpisodeReplay:
+    def make_replay(self, obs: Arrays, **settings: Any) -> EpisodeReplay:
         config = self.config
         assert isinstance(self.action_space, spaces.Discrete)
         return EpisodeReplay(
@@ -94,7 +96,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
             **settings,
         )
 
-    def choose(self, obs: Any, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
+    def choose(self, obs: Arrays, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
         """Plan with the knobs as they stand at this step."""
         plan = self.agent.plan(obs, **planning(knobs.after(taken)))
         return {"action": plan.action, "policy": plan.policy}
@@ -135,18 +137,17 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         }
         return step | means | {"visit_entropy": mean_entropy(targets.policy, batch["acted"])}
 
-    def draw(self, now: Now) -> Batch:
+    def draw(self, now: Now) -> PositionBatch:
         gamma = now.gamma * self.agent.discount_sign
         self.replay.steps_per_cut = self.steps_per_cut(now)
         batch = self.replay.sample_by_priority(self.config.batch_size, gamma, now.importance_exponent)
-        device = self.agent.device
-        return {name: part.to(device) if isinstance(part, Tensor) else part for name, part in batch.items()}
+        return on_device(batch, self.agent.device)
 
     def steps_per_cut(self, now: Now) -> float:
         """Age in steps at which data loses one of its n rewards; never."""
         return math.inf
 
-    def targets(self, batch: Batch, now: Now) -> Targets:
+    def targets(self, batch: PositionBatch, now: Now) -> Targets:
         """What is learned: what was stored, or where positions are searched anew what is found there now."""
         policy, value = batch["policy"], torch.zeros(batch["returns"].shape)
         acted, bootstraps = (batch["acted"] > 0).cpu(), (batch["discount"] != 0).cpu()
@@ -169,7 +170,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
             value[valued] = torch.from_numpy(plan.value[of_values])
         return Targets(policy, batch["returns"] + batch["discount"] * value.to(self.agent.device))
 
-    def search_anew(self, obs: Any, now: Now) -> Plan:
+    def search_anew(self, obs: Arrays, now: Now) -> Plan:
         return self.agent.plan(obs, **planning(now) | QUIET, network=self.target)
 
     def searched_anew(self, now: Now) -> tuple[Tensor, Tensor]:
@@ -181,11 +182,11 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         """What the network learns from at places of the replay."""
         return self.agent.inputs(self.replay.seen_at(places))
 
-    def unroll(self, batch: Batch) -> Unrolled:
+    def unroll(self, batch: PositionBatch) -> Unrolled:
         """What the heads say of all states, [(K + 1) · B, ...]: the dynamics step by step, the heads all at once."""
         return Unrolled(*self.agent.network.predict(torch.cat(self.imagine(batch))))
 
-    def imagine(self, batch: Batch) -> list[Tensor]:
+    def imagine(self, batch: PositionBatch) -> list[Tensor]:
         """The state of the first observations, and those that the actions lead to: K + 1 of [B, ...]."""
         network = self.agent.network
         latents = [network.represent(self.seen(batch["places"][0]))]
@@ -194,7 +195,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
             latents.append(network.transition(scale_gradient(latents[-1], 0.5), action))
         return latents
 
-    def losses(self, predictions: Unrolled, targets: Targets, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         shape = targets.value.shape
         policy = self.policy_loss(predictions.policy, targets.policy.flatten(0, 1)).view(shape)
         value = two_hot_loss(predictions.value, targets.value.flatten()).view(shape)

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.algorithms.masking import mask_of, pick_allowed
-from rl_training.data.batch import Batch
+from rl_training.data.batch import Batch, TransitionBatch, on_device
 from rl_training.data.collector import check_finite
 from rl_training.data.experience import (
     require_known_actions,
@@ -26,7 +26,7 @@ from rl_training.runtime.trainer import Trainer
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.segments import SegmentStore
-from rl_training.trees import tree_map
+from rl_training.trees import Arrays, tree_map
 
 OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
 
@@ -34,7 +34,7 @@ OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
 class OffPolicyTrainer(Trainer[OffPolicyT]):
     """Environments and a replay of what happened in them; what is learned from it is the algorithm's own `iterate`."""
 
-    replay: Any
+    replay: Any  # a Replay or a StreamReplay: each algorithm says which
 
     def __init__(self, config: OffPolicyT, **replay: Any) -> None:
         environments = make_environments(config, config.num_envs, config.seed, "train")
@@ -49,7 +49,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         require(is_whole(self.steps) and 0 <= self.updates_owed < 1, "steps or updates that cannot be")
         require_known_actions(self.replay, self.environments)
 
-    def make_replay(self, obs: Any, **settings: Any) -> Replay:
+    def make_replay(self, obs: Arrays, **settings: Any) -> Replay:
         return Replay(self.config.buffer_size, obs, **settings)
 
     def keep_segments_in(self, store: SegmentStore) -> None:
@@ -72,7 +72,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         acted = self.choose(self.environments.obs, knobs, taken)
         return step_and_store(self.environments, self.replay, acted)
 
-    def choose(self, obs: Any, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
+    def choose(self, obs: Arrays, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
         """The `action` to take `taken` steps into the iteration, and what else the replay keeps beside it.
 
         At random until `learning_starts`.
@@ -81,7 +81,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
             return {"action": random_actions(self.action_space, self.config.num_envs, obs)}
         return {"action": self.explore(obs, knobs.after(taken))}
 
-    def explore(self, obs: Any, now: Now) -> np.ndarray:
+    def explore(self, obs: Arrays, now: Now) -> np.ndarray:
         """The actions to take in training."""
         return self.agent.act(obs, (), explore=True)[0]["action"]
 
@@ -96,11 +96,11 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         due, self.updates_owed = whole_updates(self.updates_owed + paid)
         return due
 
-    def on_device(self, batch: Batch) -> Batch:
-        """A batch of the replay as the networks' tensors, its observations normalised."""
-        inputs = {name: self.agent.inputs(batch[name]) for name in ("obs", "next_obs")}
-        rest = {name: batch[name].to(self.agent.device) for name in ("action", "reward", "discount")}
-        return batch | inputs | rest
+    def on_device(self, batch: TransitionBatch) -> TransitionBatch:
+        """Transitions as the networks' tensors, their observations normalised."""
+        sent = on_device(batch, self.agent.device)
+        inputs = self.agent.inputs(batch["obs"]), self.agent.inputs(batch["next_obs"])
+        return {**sent, "obs": inputs[0], "next_obs": inputs[1]}
 
     def largest_reward(self) -> float | None:
         return self.replay.largest_reward()
@@ -109,7 +109,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         self.environments.close()
 
 
-def random_actions(space: spaces.Space[Any], count: int, obs: Any) -> np.ndarray:
+def random_actions(space: spaces.Space, count: int, obs: Arrays) -> np.ndarray:
     """Uniform actions in model space: an allowed index of a Discrete, [-1, 1] in every dimension of a Box."""
     if isinstance(space, spaces.Discrete):
         mask = mask_of(obs)

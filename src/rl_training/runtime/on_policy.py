@@ -19,13 +19,13 @@ from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.trainer import Trainer
-from rl_training.settings.families import OnPolicyConfig
+from rl_training.settings.families import ActorLearnerConfig, OnPolicyConfig
 from rl_training.trees import tree_map
 
 LEARNED_FROM = ("action", "log_prob", "value", "advantage", "return")
 
 
-def policy_settings(config: Any) -> dict[str, Any]:
+def policy_settings(config: OnPolicyConfig | ActorLearnerConfig) -> dict[str, Any]:
     """What an actor-critic policy is built from, besides the spaces."""
     network = ("hidden_sizes", "activation", "image_encoder", "shared_trunk", "log_std_init")
     names = (*network, "normalize_observations", "device", "precision")
@@ -50,7 +50,7 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
 
     @classmethod
     def make_agent(
-        cls, config: OnPolicyT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: OnPolicyT, observation_space: spaces.Space, action_space: spaces.Space
     ) -> ActorCriticPolicy:
         return cls.policy_class(observation_space, action_space, **cls.network_settings(config))
 

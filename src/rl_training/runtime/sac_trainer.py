@@ -10,6 +10,8 @@ from gymnasium import spaces
 from torch import nn
 
 from rl_training.algorithms.sac import actor_loss, critic_loss, polyak, soft_target, temperature_loss
+from rl_training.data.batch import TransitionBatch
+from rl_training.data.replay import Replay
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.networks.soft_actor_critic import TwinCritics
@@ -36,6 +38,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
     config_class = SACConfig
     action_spaces = (spaces.Box,)
     agent: SquashedPolicy
+    replay: Replay[TransitionBatch]
     transient = ("target_weights",)
 
     def __init__(self, config: SACConfig) -> None:
@@ -50,7 +53,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
 
     @classmethod
     def make_agent(
-        cls, config: SACConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: SACConfig, observation_space: spaces.Space, action_space: spaces.Space
     ) -> SquashedPolicy:
         assert isinstance(action_space, spaces.Box)
         if not ActionCodec(action_space).bounded.all():

@@ -15,6 +15,7 @@ from rl_training.data.experience import require_known_actions, stacked_frames, s
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import check_action_space
 from rl_training.policies.scalezero import ScaleZeroPolicy, TaskPlan
+from rl_training.settings.scalezero import ScaleZeroConfig
 from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
@@ -27,7 +28,7 @@ class Task(Stateful):
     varying = ("noise",)
     transient = ("name", "number", "target", "num_actions", "observation_space", "action_space")
 
-    def __init__(self, config: Any, name: str, number: int) -> None:
+    def __init__(self, config: ScaleZeroConfig, name: str, number: int) -> None:
         own = config.of_task(name)
         self.name, self.number = name, number
         self.environments = make_environments(own, own.num_envs, fold(own.seed, name), "train")
@@ -92,7 +93,7 @@ class Task(Stateful):
         return finished
 
 
-def _target(config: Any, name: str) -> float | None:
+def _target(config: ScaleZeroConfig, name: str) -> float | None:
     """The return at which a task counts as solved: the config's, or that which its environment was registered with."""
     if name in config.solved_returns:
         return config.solved_returns[name]

@@ -14,7 +14,7 @@ from rl_training.algorithms.gumbel_muzero import improved_policy_loss
 from rl_training.algorithms.muzero import mean_entropy, two_hot_loss
 from rl_training.algorithms.sac import polyak
 from rl_training.algorithms.scalezero import is_solved, latent_loss, mean_where, stage_is_over
-from rl_training.data.batch import Batch
+from rl_training.data.batch import WindowBatch
 from rl_training.data.experience import whole_updates
 from rl_training.data.random_rollout import random_observations
 from rl_training.errors import about
@@ -72,7 +72,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
 
     @classmethod
     def make_agent(
-        cls, config: ScaleZeroConfig, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        cls, config: ScaleZeroConfig, observation_space: spaces.Space, action_space: spaces.Space
     ) -> ScaleZeroPolicy:
         assert isinstance(observation_space, spaces.Dict) and isinstance(action_space, spaces.Dict)
         names = ("normalize_observations", "device", "context_steps", "latent_size")
@@ -159,10 +159,12 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
             network.encode(task.number, batch["obs"]).view(*batch["acted"].shape, -1)
             for task, batch in zip(active, batches, strict=True)
         ]
-        found, experts = network.windows(numbers, latents, [batch["action"] for batch in batches], self.stage)
+        predictions, experts = network.windows(
+            numbers, latents, [batch["action"] for batch in batches], self.stage
+        )
         # l = Σ over tasks of c_p lᵖ + c_v lᵛ + c_r lʳ + c_z lᶻ
-        parts = [self.losses(*each) for each in zip(active, found, targets, batches, strict=True)]
-        loss = sum((self.weighed(part, now) for part in parts), torch.zeros(()))
+        losses = [self.losses(*each) for each in zip(active, predictions, targets, batches, strict=True)]
+        loss = sum((self.weighed(each, now) for each in losses), torch.zeros(()))
         learning = [f"stage {self.stage}", *(f"task {number}" for number in numbers)]
         learning += ["always"] if "always" in self.optimizer.groups else []
         step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm, learning)
@@ -170,11 +172,11 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
             polyak(weights, self.optimizer.groups[name].parameters, now.tau)
         self.stage_updates += 1
         by_task = {
-            f"task/{task.name}/{name}": part[name].item()
-            for task, part in zip(active, parts, strict=True)
+            f"task/{task.name}/{name}": each[name].item()
+            for task, each in zip(active, losses, strict=True)
             for name in LOSSES
         }
-        means = {name: float(np.mean([part[name].item() for part in parts])) for name in LOSSES}
+        means = {name: float(np.mean([each[name].item() for each in losses])) for name in LOSSES}
         shares = torch.stack([layer.flatten().bincount(minlength=self.config.experts) for layer in experts])
         more = {
             "loss": loss.item(),
@@ -183,25 +185,25 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         }
         return step | means | more | by_task
 
-    def draw(self, task: Task, now: Now) -> Batch:
-        """Windows of one task, rows first: [B, K + 1, ...], and `obs` and `next_obs` as the network's tensors."""
+    def draw(self, task: Task, now: Now) -> WindowBatch:
+        """Windows of one task, rows first, with what was seen there as the network's tensors."""
         batch = task.replay.sample(self.config.batch_size, now.gamma)
         places = batch["places"].T
-        found = {
+        windows: Any = {
             name: part.transpose(0, 1).to(self.agent.device)
             for name, part in batch.items()
             if isinstance(part, Tensor)
         }
-        found["obs"] = self.seen(task, places)
-        found["next_obs"] = self.seen(task, places[:, 1:])
-        bootstraps = (batch["discount"].T != 0).numpy()
-        return found | {"bootstrap": batch["bootstrap"].T[bootstraps]}
+        windows["obs"] = self.seen(task, places)
+        windows["next_obs"] = self.seen(task, places[:, 1:])
+        windows["bootstrap"] = batch["bootstrap"].T[(batch["discount"].T != 0).numpy()]
+        return windows
 
     def seen(self, task: Task, places: np.ndarray) -> Any:
         return self.agent.inputs(task.number, task.replay.seen_at(places.reshape(-1)))
 
     @torch.inference_mode()
-    def value_targets(self, tasks: list[Task], batches: list[Batch]) -> list[Tensor]:
+    def value_targets(self, tasks: list[Task], batches: list[WindowBatch]) -> list[Tensor]:
         """z [B, K + 1] of each task: returns + discount · v."""
         asked = [pair for pair in zip(tasks, batches, strict=True) if len(pair[1]["bootstrap"])]
         latents = [
@@ -211,30 +213,34 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         if not asked:  # all windows end with their episodes
             return targets
         rows = Rows(tuple(task.number for task, _ in asked), tuple(len(part) for part in latents))
-        found = self.target.values(rows, torch.cat(latents), self.stage)
-        by_task = dict(zip(rows.tasks, found.split(rows.counts), strict=True))
+        values = self.target.values(rows, torch.cat(latents), self.stage)
+        by_task = dict(zip(rows.tasks, values.split(rows.counts), strict=True))
         for task, batch, target in zip(tasks, batches, targets, strict=True):
             if task.number in by_task:
                 bootstraps = batch["discount"] != 0
                 target[bootstraps] += batch["discount"][bootstraps] * by_task[task.number]
         return targets
 
-    def losses(self, task: Task, found: Window, target: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def losses(
+        self, task: Task, predictions: Window, target: Tensor, batch: WindowBatch
+    ) -> dict[str, Tensor]:
         """Each over all positions where it is known: past an episode's end nothing is earned and nothing changes."""
         with torch.no_grad():
-            following = self.target.encode(task.number, batch["next_obs"]).view_as(found.latent)
+            following = self.target.encode(task.number, batch["next_obs"]).view_as(predictions.latent)
         known = batch["known"]
         return {
-            "policy_loss": mean_where(improved_policy_loss(found.policy, batch["policy"]), batch["acted"]),
-            "value_loss": mean_where(two_hot_loss(found.value, target), known),
+            "policy_loss": mean_where(
+                improved_policy_loss(predictions.policy, batch["policy"]), batch["acted"]
+            ),
+            "value_loss": mean_where(two_hot_loss(predictions.value, target), known),
             # A reward, and where an action leads, are known where the position before it is.
-            "reward_loss": mean_where(two_hot_loss(found.reward, batch["reward"]), known[:, :-1]),
-            "latent_loss": mean_where(latent_loss(found.latent, following), known[:, :-1]),
+            "reward_loss": mean_where(two_hot_loss(predictions.reward, batch["reward"]), known[:, :-1]),
+            "latent_loss": mean_where(latent_loss(predictions.latent, following), known[:, :-1]),
         }
 
-    def weighed(self, parts: dict[str, Tensor], now: Now) -> Tensor:
-        loss = now.policy_coef * parts["policy_loss"] + now.vf_coef * parts["value_loss"]
-        return loss + now.reward_coef * parts["reward_loss"] + now.latent_coef * parts["latent_loss"]
+    def weighed(self, losses: dict[str, Tensor], now: Now) -> Tensor:
+        loss = now.policy_coef * losses["policy_loss"] + now.vf_coef * losses["value_loss"]
+        return loss + now.reward_coef * losses["reward_loss"] + now.latent_coef * losses["latent_loss"]
 
     def settle(self) -> None:
         """Let solved tasks rest, and begin the next stage when its turn has come."""

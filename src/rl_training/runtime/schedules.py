@@ -156,7 +156,7 @@ class Points(NamedTuple):
         return [self.delay + step for step, _ in self.points]
 
 
-def parse_schedule(raw: Any, value: float | None) -> Schedule:
+def parse_schedule(raw: object, value: float | None) -> Schedule:
     """Compile what the user wrote; `value`, the knob's fixed value, is where it starts if it names no start.
 
     Raises ScheduleError, a ValueError.
@@ -172,14 +172,14 @@ def parse_schedule(raw: Any, value: float | None) -> Schedule:
     raise ScheduleError(f"a schedule is a name, a mapping or a list of points, not {raw!r}")
 
 
-def names_start(raw: Any) -> bool:
+def names_start(raw: object) -> bool:
     """Whether a schedule brings its own start, so that the knob's fixed value has no effect."""
     if isinstance(raw, Mapping):
         return any(raw.get(key) is not None for key in ("start", "value", "points"))
     return raw is not None and not isinstance(raw, str)
 
 
-def number(value: Any, what: str) -> float:
+def number(value: object, what: str) -> float:
     """A finite number as a float; bools and strings are not numbers."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ScheduleError(f"{what} must be a number, not {value!r}")
@@ -192,14 +192,14 @@ def number(value: Any, what: str) -> float:
     return result
 
 
-def whole(value: Any, what: str, low: int = 0) -> int:
+def whole(value: object, what: str, low: int = 0) -> int:
     """A whole number of at least `low`; 1e6 is one, 2.7 is not."""
     result = number(value, what)
     if result != int(result):
         raise ScheduleError(f"{what} must be a whole number, not {value!r}")
     if result < low:
         raise ScheduleError(f"{what} must be at least {low}, not {value!r}")
-    return int(value)
+    return value if isinstance(value, int) else int(result)
 
 
 def _expand(short: str) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _expand(short: str) -> dict[str, Any]:
         raise ScheduleError(f"{short!r}: {end.strip()!r} after the colon is not a number") from None
 
 
-def _check_kind(kind: Any) -> None:
+def _check_kind(kind: object) -> None:
     if not isinstance(kind, str) or kind not in KEYS:
         hint = did_you_mean(kind, KEYS) if isinstance(kind, str) else ""
         raise ScheduleError(
@@ -225,7 +225,7 @@ def _check_kind(kind: Any) -> None:
         )
 
 
-def _parse_mapping(raw: Mapping[str, Any], value: float | None) -> Schedule:
+def _parse_mapping(raw: Mapping[str, object], value: float | None) -> Schedule:
     kind = _kind(raw)
     for key in raw:
         if key not in (*KEYS[kind], "type", "kind"):
@@ -242,7 +242,7 @@ def _parse_mapping(raw: Mapping[str, Any], value: float | None) -> Schedule:
         ) from None
 
 
-def _kind(raw: Mapping[str, Any]) -> str:
+def _kind(raw: Mapping[str, object]) -> str:
     if "type" in raw and "kind" in raw:
         raise ScheduleError("a schedule has `type` or `kind`, not both", "kind")
     if "type" not in raw and "kind" not in raw:
@@ -258,7 +258,7 @@ def _kind(raw: Mapping[str, Any]) -> str:
     return str(kind)
 
 
-def _build(kind: str, given: Mapping[str, Any], value: float | None) -> Schedule:
+def _build(kind: str, given: Mapping[str, object], value: float | None) -> Schedule:
     delay = whole(given.get("delay", 0), "delay")
     steps = whole(given["steps"], "steps", low=1) if "steps" in given else None
     if kind in ("points", "piecewise"):
@@ -301,7 +301,7 @@ def _build(kind: str, given: Mapping[str, Any], value: float | None) -> Schedule
     return Ramp(curve, start, end, steps, delay)
 
 
-def _points(raw: Any) -> tuple[tuple[int, float], ...]:
+def _points(raw: object) -> tuple[tuple[int, float], ...]:
     if not isinstance(raw, Sequence) or isinstance(raw, str) or not raw:
         raise ScheduleError(f"points must be a list of [step, value], not {raw!r}", "points")
     points: list[tuple[int, float]] = []

@@ -43,9 +43,7 @@ class Trainer(Stateful, Generic[ConfigT]):
     config: ConfigT
     agent: Any  # a Stateful that acts (data.collector.Policy)
 
-    def __init__(
-        self, config: ConfigT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-    ) -> None:
+    def __init__(self, config: ConfigT, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         with about("env_id"):
             check_action_space(action_space, f"env_id {config.env_id!r}: its action", self.action_spaces)
         self.config = config
@@ -56,9 +54,7 @@ class Trainer(Stateful, Generic[ConfigT]):
             self.seed_normalizer()
 
     @classmethod
-    def make_agent(
-        cls, config: ConfigT, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-    ) -> Any:
+    def make_agent(cls, config: ConfigT, observation_space: spaces.Space, action_space: spaces.Space) -> Any:
         """The acting part with fresh weights: all that evaluation and `load_policy` need."""
         raise NotImplementedError
 
@@ -104,12 +100,12 @@ class Trainer(Stateful, Generic[ConfigT]):
         """Let go of processes and emulators."""
 
 
-def as_seen(config: Config, observation_space: spaces.Space[Any]) -> spaces.Space[Any]:
+def as_seen(config: Config, observation_space: spaces.Space) -> spaces.Space:
     """An environment's observation space as the networks of a config see it."""
     return observation_space if config.small_pictures else without_small_pictures(observation_space)
 
 
-def default_threads(observation_space: spaces.Space[Any]) -> int:
+def default_threads(observation_space: spaces.Space) -> int:
     """One thread for vectors and small grids, whose layers are too small to share; else all physical cores."""
     parts = (
         observation_space.spaces.values()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from rl_training import parts
 from rl_training.allocator import keep_freed_memory
@@ -41,7 +42,7 @@ from rl_training.state.formats import SHARED_REVISION
 from rl_training.state.restoring import no_larger_than, taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory, changed_keys, cpu, versions
 from rl_training.state.seeding import fold, seed_everything
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.trees import Arrays, tree_leaves, tree_map
 from rl_training.trust import foreign, refuse_untrusted
 
 Which = Literal["last", "best"]
@@ -322,7 +323,7 @@ class LoadedPolicy:
         """A new episode begins: forget what the policy carries from step to step."""
         self.lanes = 0
 
-    def act(self, obs: Any, *, sample: bool = False) -> Any:
+    def act(self, obs: Arrays, *, sample: bool = False) -> Any:
         """The action for one observation, or the actions [B, ...] for a batch of them [B, ...]."""
         obs = as_dict(obs)
         leaves = dict(tree_leaves(obs, ""))
@@ -350,7 +351,7 @@ class LoadedPolicy:
                 raise ValueError(f"{name} is not finite: it holds a NaN or an infinity")
 
 
-def _spaces(space: Any) -> Any:
+def _spaces(space: spaces.Space) -> Any:
     """A Dict space as a plain dict of spaces, so that it has the shape of its observations."""
     return {key: _spaces(part) for key, part in space.spaces.items()} if hasattr(space, "spaces") else space
 
