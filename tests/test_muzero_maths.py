@@ -23,7 +23,7 @@ from rl_training.algorithms.muzero import (
     unrolled_loss,
     visit_policy,
 )
-from rl_training.policies.search import Plan, SearchPolicy, check_planning
+from rl_training.policies.search import Plan, SearchPolicy, check_search_settings
 
 
 def test_the_transform_by_hand() -> None:
@@ -146,9 +146,9 @@ SETTINGS = dict(num_simulations=8, temperature=0.5, root_exploration_fraction=0.
 
 def test_a_saved_search_is_no_longer_than_the_config_says() -> None:
     settings = dict(SETTINGS)
-    check_planning(settings, SETTINGS, 8)
+    check_search_settings(settings, SETTINGS, 8)
     assert settings == SETTINGS
-    check_planning(settings, SETTINGS, 5)
+    check_search_settings(settings, SETTINGS, 5)
     assert settings == SETTINGS | dict(num_simulations=5)
 
 
@@ -165,20 +165,20 @@ def test_a_saved_search_is_no_longer_than_the_config_says() -> None:
 )
 def test_settings_of_no_search_are_refused(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_planning(SETTINGS | changes, SETTINGS, 8)
+        check_search_settings(SETTINGS | changes, SETTINGS, 8)
     least = dict(num_simulations=1, temperature=0.0, root_exploration_fraction=1.0)
-    check_planning(SETTINGS | least, SETTINGS, 8)
-    check_planning(SETTINGS | dict(root_exploration_fraction=0.0), SETTINGS, 8)
+    check_search_settings(SETTINGS | least, SETTINGS, 8)
+    check_search_settings(SETTINGS | dict(root_exploration_fraction=0.0), SETTINGS, 8)
 
 
 def test_constants_of_searches_that_an_older_run_did_not_save_are_those_of_its_config() -> None:
     first = SETTINGS | dict(c_visit=50.0, max_considered_actions=4)
     settings = SETTINGS | dict(gamma=0.8)
-    check_planning(settings, first, 8)
+    check_search_settings(settings, first, 8)
     assert settings == first | dict(gamma=0.8)
     for wrong in (dict(c_visit=-1.0), dict(max_considered_actions=0), dict(pb_c_init=1.25)):
         with pytest.raises(ValueError, match="settings"):
-            check_planning(settings | wrong, first, 8)
+            check_search_settings(settings | wrong, first, 8)
 
 
 @pytest.mark.parametrize("explore", [False, True])

@@ -120,13 +120,13 @@ class ScaleZeroNetwork(nn.Module):
         """
         tokens = interleave(torch.cat(list(latents)), self._look_up(tasks, actions))
         outputs, experts = self.transformer(tokens, self.transformer.weights(stage))
-        found = []
-        parts = outputs.split([len(part) for part in latents])
-        for task, latent, rows in zip(tasks, latents, parts, strict=True):
+        windows = []
+        by_task = outputs.split([len(part) for part in latents])
+        for task, latent, rows in zip(tasks, latents, by_task, strict=True):
             policy, value = self._heads(task).policy_and_value(rows[:, 0::2])
             reward, change = self._heads(task).reward_and_change(rows[:, 1::2])
-            found.append(Window(policy, value, reward, normalised(latent[:, :-1] + change)))
-        return found, experts
+            windows.append(Window(policy, value, reward, normalised(latent[:, :-1] + change)))
+        return windows, experts
 
     def weights(self, stage: int) -> list[BlockWeights]:
         return self.transformer.weights(stage)
@@ -163,12 +163,12 @@ class ScaleZeroNetwork(nn.Module):
         cache, place = node["cache"], node["place"]
         table = self._look_up(rows.tasks, action.split(rows.counts))
         output = self.transformer.step(table, weights, cache, place)
-        found = [
+        by_task = [
             self._heads(task).reward_and_change(part)
             for task, part in zip(rows.tasks, output.split(rows.counts), strict=True)
         ]
-        reward = decode(torch.cat([part for part, _ in found]), self.atoms)
-        latent = normalised(node["latent"] + torch.cat([part for _, part in found]))
+        reward = decode(torch.cat([part for part, _ in by_task]), self.atoms)
+        latent = normalised(node["latent"] + torch.cat([part for _, part in by_task]))
         output = self.transformer.step(latent, weights, cache, place + 1)
         policy, value = self._policy_and_value(rows, output)
         return reward, policy, value, {"cache": cache, "latent": latent, "place": place + 2}
@@ -180,12 +180,14 @@ class ScaleZeroNetwork(nn.Module):
 
     def _policy_and_value(self, rows: Rows, output: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, A] of the most actions that a task has, and values [N]."""
-        found = [
+        by_task = [
             self._heads(task).policy_and_value(part)
             for task, part in zip(rows.tasks, output.split(rows.counts), strict=True)
         ]
-        policy = [F.pad(part, (0, self.most_actions - part.shape[-1]), value=NOT_THERE) for part, _ in found]
-        return torch.cat(policy), decode(torch.cat([part for _, part in found]), self.atoms)
+        policy = [
+            F.pad(part, (0, self.most_actions - part.shape[-1]), value=NOT_THERE) for part, _ in by_task
+        ]
+        return torch.cat(policy), decode(torch.cat([part for _, part in by_task]), self.atoms)
 
     def _heads(self, task: int) -> TaskHeads:
         heads = self.heads[task]

@@ -81,8 +81,8 @@ class Block(nn.Module):
         place: [N], where in the cache
         seen:  [N, 1, T], 0 for places up to that one and -∞ beyond
         """
-        found = F.linear(self.attention_norm(token), weights.attend, self.attend_bias)
-        query, new = found.unflatten(-1, (3, self.heads, -1)).split([1, 2], 1)
+        attend = F.linear(self.attention_norm(token), weights.attend, self.attend_bias)
+        query, new = attend.unflatten(-1, (3, self.heads, -1)).split([1, 2], 1)
         cache[torch.arange(len(token), device=token.device), :, :, place] = new
         # Sums of products: at this size they take half the time of products of many small matrices.
         scores = (query.movedim(1, 2) * cache[:, 0]).sum(-1) * query.shape[-1] ** -0.5 + seen
@@ -95,8 +95,8 @@ class Block(nn.Module):
 
     def _heads(self, normed: Tensor, weights: BlockWeights) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [N, heads, T, D / heads] of tokens [N, T, D]."""
-        found = F.linear(normed, weights.attend, self.attend_bias)
-        query, key, value = found.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        attend = F.linear(normed, weights.attend, self.attend_bias)
+        query, key, value = attend.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
         return query, key, value
 
     def _shared(self, normed: Tensor, weights: BlockWeights) -> Tensor:
@@ -147,8 +147,8 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Windows [N, T, D] → outputs [N, T, D], each of its token and those before it, and experts [layers, N, T]."""
         stream, experts = tokens + self.position[: tokens.shape[1]], []
-        for layer, (block, own) in enumerate(zip(self.blocks, weights, strict=True)):
-            stream, chosen = block(stream, own, None if cache is None else cache[:, layer])
+        for layer, (block, its_weights) in enumerate(zip(self.blocks, weights, strict=True)):
+            stream, chosen = block(stream, its_weights, None if cache is None else cache[:, layer])
             experts.append(chosen)
         return self.norm(stream), torch.stack(experts)
 
@@ -163,19 +163,19 @@ class Transformer(nn.Module):
         seen = torch.arange(self.length, device=place.device) > place[:, None]
         mask = torch.zeros(seen.shape, device=place.device).masked_fill_(seen, -torch.inf)[:, None]
         stream = token + self.position[place]
-        for layer, (block, own) in enumerate(zip(self.blocks, weights, strict=True)):
-            stream = block.step(stream, own, cache[:, layer], place, mask)  # type: ignore[operator]
+        for layer, (block, its_weights) in enumerate(zip(self.blocks, weights, strict=True)):
+            stream = block.step(stream, its_weights, cache[:, layer], place, mask)  # type: ignore[operator]
         return self.norm(stream)
 
     def of_stage(self, stage: int) -> list[nn.Parameter]:
         """What learns in a stage: all of it in the first, later the stage's adapters and scales."""
         staged = [module for module in self.modules() if isinstance(module, StagedWeight)]
-        found = [parameter for module in staged for parameter in module.of_stage(stage)]
+        learning = [parameter for module in staged for parameter in module.of_stage(stage)]
         if stage == 0:
-            found += [self.position, *self.norm.parameters()]
+            learning += [self.position, *self.norm.parameters()]
             for block in self.blocks:
-                found += block.frozen_after_stage_zero()  # type: ignore[operator]
-        return found
+                learning += block.frozen_after_stage_zero()  # type: ignore[operator]
+        return learning
 
     def begin(self, stage: int) -> None:
         for module in self.modules():

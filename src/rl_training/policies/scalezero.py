@@ -17,7 +17,7 @@ from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.networks.scalezero import Rows, ScaleZeroNetwork
-from rl_training.policies.search import QUIET, check_planning
+from rl_training.policies.search import QUIET, check_search_settings
 from rl_training.search import Root, gumbel_muzero_search
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.stateful import Stateful
@@ -71,7 +71,7 @@ class ScaleZeroPolicy(Stateful):
         self.stages = [0] * len(self.tasks)
 
     def check_state(self) -> None:
-        check_planning(self.settings, self.first_settings, self.most_simulations)
+        check_search_settings(self.settings, self.first_settings, self.most_simulations)
         stages = all(is_whole(stage, high=self.num_stages) for stage in self.stages)
         require(stages and len(self.stages) == len(self.tasks), "stages: not one of each task")
 
@@ -107,7 +107,7 @@ class ScaleZeroPolicy(Stateful):
     ) -> list[TaskPlan]:
         """Search from raw observations [B, ...] of tasks that act with the same stage, all of them at once.
 
-        settings: what `planning` gives; where a name is left out, as training searched last
+        settings: what `search_settings` gives; where a name is left out, as training searched last
         noise:    Gumbel(0) noise [B, A] of each task, A being the most actions that a task has; none: drawn here
         """
         settings = self.settings | settings
@@ -148,8 +148,8 @@ class ScaleZeroPolicy(Stateful):
             invalid_actions=invalid,
             max_depth=self.max_depth,
         )
-        found = (result.action, result.action_weights, result.value, torch.cat(latents))
-        parts = zip(tasks, carries, *(part.split(rows.counts) for part in found), strict=True)
+        columns = (result.action, result.action_weights, result.value, torch.cat(latents))
+        by_task = zip(tasks, carries, *(column.split(rows.counts) for column in columns), strict=True)
         return [
             TaskPlan(
                 action.cpu().numpy(),
@@ -157,7 +157,7 @@ class ScaleZeroPolicy(Stateful):
                 value.cpu().numpy(),
                 followed(carry, latent, action),
             )
-            for task, carry, action, policy, value, latent in parts
+            for task, carry, action, policy, value, latent in by_task
         ]
 
     def _remember(self, latent: Tensor, carries: Sequence[Carry]) -> tuple[Tensor, Tensor, Tensor]:

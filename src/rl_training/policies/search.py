@@ -23,15 +23,15 @@ from rl_training.settings.config import Config
 from rl_training.state.leaves import are_finite, require
 from rl_training.trees import Arrays, Tensors
 
-PLANNING = ("num_simulations", "temperature", "root_exploration_fraction", "gamma")
+SEARCH_KNOBS = ("num_simulations", "temperature", "root_exploration_fraction", "gamma")
 # What searches of one kind or another have besides.
 CONSTANTS = ("dirichlet_alpha", "pb_c_init", "pb_c_base", "max_considered_actions", "c_visit", "c_scale")
 QUIET: dict[str, Any] = {"temperature": 0.0, "root_exploration_fraction": 0.0}
 
 
-def planning(now: Now) -> dict[str, Any]:
+def search_settings(now: Now) -> dict[str, Any]:
     """What a search must know of the knobs: those that its algorithm has."""
-    return {name: getattr(now, name) for name in (*PLANNING, *CONSTANTS) if name in vars(now)}
+    return {name: getattr(now, name) for name in (*SEARCH_KNOBS, *CONSTANTS) if name in vars(now)}
 
 
 def most_simulations(config: Config) -> int:
@@ -39,8 +39,8 @@ def most_simulations(config: Config) -> int:
     return max(1, round(compile_knobs(config)["num_simulations"].highest))
 
 
-def check_planning(settings: dict[str, float], first: Mapping[str, float], most: int) -> None:
-    """Refuse what `planning` never gave; a search that was longer before a fork is as long as it may be here.
+def check_search_settings(settings: dict[str, float], first: Mapping[str, float], most: int) -> None:
+    """Refuse what `search_settings` never gave; a search that was longer before a fork is as long as it may be here.
 
     first: the settings at the run's first step, which constants have that an older run did not save
     """
@@ -95,7 +95,7 @@ class SearchPolicy(NetworkPolicy):
         self.network = self.network_class(observation_space, self.num_actions, **network).to(self.device)
 
     def check_state(self) -> None:
-        check_planning(self.settings, self.first_settings, self.most_simulations)
+        check_search_settings(self.settings, self.first_settings, self.most_simulations)
 
     def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         return {"action": self.plan(obs, **self.settings | ({} if explore else QUIET)).action}, carry
@@ -113,7 +113,7 @@ class SearchPolicy(NetworkPolicy):
     def plan(self, obs: Arrays, *, network: MuZeroNetwork | None = None, **settings: float) -> Plan:
         """Search from raw observations [B, ...] with the network, or with another one.
 
-        settings: what `planning` gives; where a name is left out, as training searched last
+        settings: what `search_settings` gives; where a name is left out, as training searched last
         """
         network, settings = network or self.network, self.settings | settings
         refuse_empty_masks(obs, (self.num_actions,))
@@ -181,5 +181,6 @@ class GumbelSearchPolicy(SearchPolicy):
             c_scale=settings["c_scale"],
             invalid_actions=invalid,
         )
-        found = (result.action, result.action_weights, result.value)
-        return Plan(*(part.cpu().numpy() for part in found))
+        return Plan(
+            *(column.cpu().numpy() for column in (result.action, result.action_weights, result.value))
+        )

@@ -88,19 +88,19 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
         episodes, lags, carries, cut = [], [], [], []
         for place in range(config.fragments_per_update):
             fragment = self.fleet.take()
-            first, own = place * config.num_envs, fragment.stream * config.num_envs
+            first, first_of_stream = place * config.num_envs, fragment.stream * config.num_envs
             lanes = slice(first, first + config.num_envs)
             for name, column in fragment.columns.items():
                 tree_map(lambda mine, new, lanes=lanes: _put(mine, lanes, new), self.columns[name], column)
             if self.reward_scaler is not None:
                 done = fragment.columns["terminated"] | fragment.columns["truncated"]
-                whose = slice(own, own + config.num_envs)
+                whose = slice(first_of_stream, first_of_stream + config.num_envs)
                 scaled = self.reward_scaler(fragment.columns["reward"], done, now.gamma, whose)
                 self.columns["reward"][:, lanes] = scaled
             for t, ended, obs, _ in fragment.cut:
                 for i, lane in enumerate(ended.tolist()):
                     cut.append((t, first + lane, tree_map(lambda part, i=i: part[i], obs)))
-            episodes += [(own + lane, *rest) for lane, *rest in fragment.episodes]
+            episodes += [(first_of_stream + lane, *rest) for lane, *rest in fragment.episodes]
             lags.append(self.fleet.lag(fragment))
             carries.append(fragment.carry)
             self.fleet.send(fragment)
@@ -151,7 +151,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
         shape = batch["reward"].shape
         log_ratio = view.log_prob.detach().cpu().view(shape) - batch["log_prob"]
         columns = (batch["reward"], view.value.detach().cpu().view(shape), view.next_value)
-        found = vtrace(
+        targets = vtrace(
             log_ratio,
             *columns,
             batch["terminated"],
@@ -162,14 +162,14 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
             trace_decay=now.gae_lambda,
             policy_rho_bar=now.policy_rho_bar,
         )
-        rows = {name: column.flatten().to(self.agent.device) for name, column in found.items()}
+        rows = {name: column.flatten().to(self.agent.device) for name, column in targets.items()}
         return rows, ratio_statistics(log_ratio, now.rho_bar)
 
     def shares(self, batch: Batch) -> list[Batch]:
         """A batch's lanes, an equal number for each learner."""
         if self.config.num_learners == 1:
             return [batch]
-        found = []
+        shares = []
         for start, end in even_parts(self.config.lanes_per_update, self.config.num_learners):
             share = {
                 name: tree_map(lambda column, lanes=slice(start, end): column[:, lanes], column)
@@ -178,8 +178,8 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
             }
             share["cut"] = [(t, lane - start, obs) for t, lane, obs in batch["cut"] if start <= lane < end]
             share["carry"] = tuple(part[start:end] for part in batch["carry"])
-            found.append(share)
-        return found
+            shares.append(share)
+        return shares
 
     def finish(self, batch: Batch) -> None:
         """The weights have moved: so do the normaliser's statistics, and actors get both from here on."""

@@ -77,14 +77,14 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
 
     def minibatches(self, rows: Batch, batch: Batch, epochs: int) -> Iterator[tuple[Batch, ...]]:
         """Shuffled steps, or for a network with a memory shuffled groups of whole lanes, in a share per learner."""
-        learners, parts = self.config.num_learners, self.config.num_minibatches * self.config.num_learners
+        learners, count = self.config.num_learners, self.config.num_minibatches * self.config.num_learners
         if self.config.cell is None:
-            found = minibatches(rows, epochs, parts)
+            shares = minibatches(rows, epochs, count)
         else:
             ended = batch["terminated"] | batch["truncated"]
             in_time = tree_map(lambda column: column.unflatten(0, ended.shape), rows)
-            found = sequence_minibatches(in_time, ended, batch["carry"], epochs, parts)
-        return zip(*[found] * learners, strict=True)
+            shares = sequence_minibatches(in_time, ended, batch["carry"], epochs, count)
+        return zip(*[shares] * learners, strict=True)
 
     def loss(self, minibatch: Batch, now: Now) -> tuple[Tensor, dict[str, Any]]:
         return appo_loss(

@@ -175,8 +175,8 @@ def resolve(name: str, config: object, step: int) -> Any:
             spellings, and total_timesteps, which a schedule without `steps` of its own needs.
     Absent, the knob has the table's default; None without a schedule stays None. Raises ValueError.
     """
-    own: Mapping[str, Control] = getattr(config, "controls", {})
-    control = next((known for known in own.values() if name in known.spellings), find_control(name))
+    declared: Mapping[str, Control] = getattr(config, "controls", {})
+    control = next((known for known in declared.values() if name in known.spellings), find_control(name))
     if control is None:
         raise ValueError(f"unknown knob {name!r}{did_you_mean(name, vocabulary())}")
 
@@ -320,15 +320,15 @@ def compile_knobs(config: Any) -> dict[str, Knob]:
 
 def idle_knobs(config: Any) -> list[str]:
     """What a config says about its knobs that has no effect in its run, or a bad one: a warning for each key."""
-    found = []
+    problems = []
     for name, knob in compile_knobs(config).items():
         switch = config.switched_by.get(name)
         off = f"no effect, because {switch} is false" if switch and not getattr(config, switch) else ""
         if getattr(config, name + SCHEDULE, None) is not None:
-            found.append((name + SCHEDULE, off or _idle_schedule(name, knob, config.steps_per_iteration)))
+            problems.append((name + SCHEDULE, off or _idle_schedule(name, knob, config.steps_per_iteration)))
         if knob.warmup_steps > 1:
-            found.append((name + WARMUP, off or _idle_warmup(name, knob)))
-    return [f"{key}: {problem}" for key, problem in found if problem]
+            problems.append((name + WARMUP, off or _idle_warmup(name, knob)))
+    return [f"{key}: {problem}" for key, problem in problems if problem]
 
 
 def _idle_schedule(name: str, knob: Knob, per_iteration: int) -> str:

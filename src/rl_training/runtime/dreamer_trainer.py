@@ -117,20 +117,20 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         """One gradient step of everything, on one batch of sequences."""
         batch = self.draw()
         # World model: follow the sequences, and learn to tell and to foresee what they hold.
-        state, parts = self.world_model_losses(batch, now)
+        state, losses = self.world_model_losses(batch, now)
         # Imagine from every state of theirs; actor and critic learn from what is imagined.
         imagined, returns = self.imagination_losses(state, now)
         # The critic also learns from the rewards that were really earned.
         replayed = self.replay_value_loss(state, batch, returns, now)
-        parts |= imagined | {"replay_value_loss": replayed}
-        loss = torch.stack([getattr(now, scale) * parts[name] for name, scale in SCALES.items()]).sum()
+        losses |= imagined | {"replay_value_loss": replayed}
+        loss = torch.stack([getattr(now, scale) * losses[name] for name, scale in SCALES.items()]).sum()
         step = self.optimizer.step(loss, now.learning_rate, None)
         # The slow critic follows.
         critic = torch.cat([weight.detach().flatten() for weight in self.critic_weights])
         polyak(self.slow_weights, critic, now.slow_critic_rate)
         if self.config.refresh_latents:
             self.replay.put_latents(batch["lane"], batch["row"], **stored(self.agent.network, state))
-        return step | {name: part.item() for name, part in parts.items()} | {"loss": loss.item()}
+        return step | {name: part.item() for name, part in losses.items()} | {"loss": loss.item()}
 
     def draw(self) -> SequenceBatch:
         """Sequences on the networks' device, as they read them."""

@@ -15,7 +15,7 @@ from rl_training.data.batch import PositionBatch
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
-from rl_training.policies.search import Plan, SearchPolicy, planning
+from rl_training.policies.search import Plan, SearchPolicy, search_settings
 from rl_training.runtime.controls import Now
 from rl_training.runtime.muzero_trainer import MuZeroTrainer, Targets, Unrolled
 from rl_training.runtime.workflows import Result, train
@@ -48,7 +48,7 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
 
     def search_anew(self, obs: Arrays, now: Now) -> Plan:
         # With the root's noise as in acting: policies that learn from themselves without it forget alternatives.
-        return self.agent.plan(obs, **planning(now))
+        return self.agent.plan(obs, **search_settings(now))
 
     def searched_anew(self, now: Now) -> tuple[Tensor, Tensor]:
         policies, values = super().searched_anew(now)

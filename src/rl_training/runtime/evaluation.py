@@ -37,12 +37,12 @@ def evaluate(
     played: list[tuple[float, int]] = []
     by_task: dict[str, float] = {}
     for name in config.tasks:
-        own: Any = policy.for_task(name)  # type: ignore[attr-defined]
+        player: Any = policy.for_task(name)  # type: ignore[attr-defined]
         seen = made_for and tuple(_of_task(space, name) for space in made_for)
         settings = dict(episodes=episodes, seed=seed, sample=sample, made_for=seen)
-        found = play(own, config.of_task(name), **settings)
-        by_task |= {f"task/{name}/{what}": number for what, number in _sum_up(found).items()}
-        played += found
+        episodes_played = play(player, config.of_task(name), **settings)
+        by_task |= {f"task/{name}/{what}": number for what, number in _sum_up(episodes_played).items()}
+        played += episodes_played
     return _sum_up(played) | by_task
 
 

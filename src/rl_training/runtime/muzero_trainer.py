@@ -20,7 +20,7 @@ from rl_training.algorithms.muzero import (
 )
 from rl_training.data.batch import PositionBatch, on_device
 from rl_training.data.episodes import EpisodeReplay
-from rl_training.policies.search import QUIET, Plan, SearchPolicy, most_simulations, planning
+from rl_training.policies.search import QUIET, Plan, SearchPolicy, most_simulations, search_settings
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
@@ -81,7 +81,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         names = ("normalize_observations", "device", "two_players")
         layers = ("latent_size", "hidden_sizes", "activation", "image_encoder", "residual_blocks")
         settings = {name: getattr(config, name) for name in (*names, *layers, "support_size")}
-        searches = {"settings": planning(Controls.of(config).at(0).after(0))}
+        searches = {"settings": search_settings(Controls.of(config).at(0).after(0))}
         return settings | searches | {"most_simulations": most_simulations(config)}
 
     def make_replay(self, obs: Arrays, **settings: Any) -> EpisodeReplay:
@@ -98,14 +98,16 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     def choose(self, obs: Arrays, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
         """Plan with the knobs as they stand at this step."""
-        plan = self.agent.plan(obs, **planning(knobs.after(taken)))
+        plan = self.agent.plan(obs, **search_settings(knobs.after(taken)))
         return {"action": plan.action, "policy": plan.policy}
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Act by search, and store what happened and the policies that the searches found.
         metrics = self.gather(knobs)
         now = knobs.after(metrics.steps)
-        self.agent.settings = planning(now)  # with which an evaluation, or a policy that is loaded, searches
+        self.agent.settings = search_settings(
+            now
+        )  # with which an evaluation, or a policy that is loaded, searches
         for _ in range(self.updates_due(now.replay_ratio)):
             metrics.add(self.update(now))
         return metrics
@@ -171,7 +173,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         return Targets(policy, batch["returns"] + batch["discount"] * value.to(self.agent.device))
 
     def search_anew(self, obs: Arrays, now: Now) -> Plan:
-        return self.agent.plan(obs, **planning(now) | QUIET, network=self.target)
+        return self.agent.plan(obs, **search_settings(now) | QUIET, network=self.target)
 
     def searched_anew(self, now: Now) -> tuple[Tensor, Tensor]:
         """Of which rows [B] of a batch the policies are searched anew, and of which the values bootstrapped from."""

@@ -29,9 +29,9 @@ class Task(Stateful):
     transient = ("name", "number", "target", "num_actions", "observation_space", "action_space")
 
     def __init__(self, config: ScaleZeroConfig, name: str, number: int) -> None:
-        own = config.of_task(name)
+        alone = config.of_task(name)
         self.name, self.number = name, number
-        self.environments = make_environments(own, own.num_envs, fold(own.seed, name), "train")
+        self.environments = make_environments(alone, alone.num_envs, fold(alone.seed, name), "train")
         lanes = self.environments.lanes
         self.observation_space, self.action_space = lanes.observation_space, lanes.action_space
         check_action_space(self.action_space, f"env_ids: the action of {name!r}", (spaces.Discrete,))

@@ -20,7 +20,7 @@ from rl_training.data.random_rollout import random_observations
 from rl_training.errors import about
 from rl_training.networks.scalezero import Rows, Window
 from rl_training.policies.scalezero import ScaleZeroPolicy
-from rl_training.policies.search import most_simulations, planning
+from rl_training.policies.search import most_simulations, search_settings
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.grouped_adam import GroupedAdam
 from rl_training.runtime.metrics import Metrics
@@ -83,7 +83,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
             config.env_ids,
             [observation_space[name] for name in config.env_ids],
             [int(space.n) for space in actions],  # type: ignore[attr-defined]
-            settings=planning(Controls.of(config).at(0).after(0)),
+            settings=search_settings(Controls.of(config).at(0).after(0)),
             most_simulations=most_simulations(config),
             window=config.unroll_steps,
             transformer={name: getattr(config, name) for name in TRANSFORMER}
@@ -109,7 +109,9 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         # Plan for all tasks that are not solved in one search, and store what happened and what the searches found.
         metrics = self.gather(knobs)
         now = knobs.after(metrics.steps)
-        self.agent.settings = planning(now)  # with which an evaluation, or a policy that is loaded, searches
+        self.agent.settings = search_settings(
+            now
+        )  # with which an evaluation, or a policy that is loaded, searches
         for _ in range(self.updates_due(now.replay_ratio)):
             metrics.add(self.update(now))
         # Solved tasks rest; when enough of them are, the weights that solved them are frozen and an adapter begins.
@@ -127,7 +129,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
                 most, persistence = self.agent.network.most_actions, now.noise_persistence
                 noise = [task.draw_noise(most, persistence) for task in active]
                 numbers = [task.number for task in active]
-                plans = self.agent.plan(numbers, obs, carries, **planning(now), noise=noise)
+                plans = self.agent.plan(numbers, obs, carries, **search_settings(now), noise=noise)
                 for task, plan in zip(active, plans, strict=True):
                     task.step(plan, self.agent)
             self.steps += per_step
