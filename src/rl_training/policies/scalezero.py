@@ -17,7 +17,7 @@ from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.networks.scalezero import Rows, ScaleZeroNetwork
-from rl_training.policies.search import QUIET, check_search_settings
+from rl_training.policies.search import QUIET, check_search_settings, dirichlet_noise
 from rl_training.search import Root, gumbel_muzero_search
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.stateful import Stateful
@@ -132,7 +132,7 @@ class ScaleZeroPolicy(Stateful):
         else:
             gumbel = np.concatenate(noise)
         if fraction:
-            drawn = self._dirichlet(invalid, settings["dirichlet_alpha"])
+            drawn = dirichlet_noise(invalid.shape, invalid, settings["dirichlet_alpha"])
             favour = torch.from_numpy(drawn).to(root.prior_logits)
             forbidden = torch.from_numpy(invalid).to(self.device)
             mixed = mixed_prior(root.prior_logits, favour, fraction, forbidden)
@@ -179,13 +179,6 @@ class ScaleZeroPolicy(Stateful):
             refuse_empty_masks(obs, (self.num_actions[task],))
             invalid[:, : self.num_actions[task]] |= np.asarray(mask) == 0
         return invalid
-
-    def _dirichlet(self, invalid: np.ndarray, alpha: float) -> np.ndarray:
-        """Noise [B, A] that sums to 1 over the actions that are allowed."""
-        noise = np.random.standard_gamma(alpha, invalid.shape) * ~invalid
-        # For small α all draws of a row can be 0 in floating point: then nothing is favoured.
-        total, even = noise.sum(-1, keepdims=True), ~invalid / (~invalid).sum(-1, keepdims=True)
-        return np.divide(noise, total, out=even, where=total > 0)
 
 
 class TaskPolicy:

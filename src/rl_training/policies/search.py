@@ -56,6 +56,16 @@ def check_search_settings(settings: dict[str, float], first: Mapping[str, float]
     settings["num_simulations"] = min(settings["num_simulations"], most)
 
 
+def dirichlet_noise(shape: tuple[int, ...], invalid: np.ndarray | None, alpha: float) -> np.ndarray:
+    """Dirichlet(α) noise [B, A] over the actions that are allowed."""
+    noise = np.random.standard_gamma(alpha, shape)
+    allowed = np.ones(shape, np.bool_) if invalid is None else ~invalid
+    noise *= allowed
+    # For small α all draws of a row can be 0 in floating point: then nothing is favoured.
+    total, even = noise.sum(-1, keepdims=True), allowed / allowed.sum(-1, keepdims=True)
+    return np.divide(noise, total, out=even, where=total > 0)
+
+
 class Plan(NamedTuple):
     """What a search makes of B observations."""
 
@@ -132,7 +142,8 @@ class SearchPolicy(NetworkPolicy):
         self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, float]
     ) -> Plan:
         fraction, temperature = settings["root_exploration_fraction"], settings["temperature"]
-        noise = self.dirichlet(len(root.value), invalid, settings["dirichlet_alpha"]) if fraction else None
+        shape = root.prior_logits.shape
+        noise = dirichlet_noise(shape, invalid, settings["dirichlet_alpha"]) if fraction else None
         result = muzero_search(
             root,
             recurrent,
@@ -147,15 +158,6 @@ class SearchPolicy(NetworkPolicy):
         action = chances.multinomial(1).squeeze(-1) if temperature else chances.argmax(-1)
         return Plan(action.cpu().numpy(), result.action_weights.cpu().numpy(), result.value.cpu().numpy())
 
-    def dirichlet(self, count: int, invalid: np.ndarray | None, alpha: float) -> np.ndarray:
-        """Noise [B, A] that sums to 1 over the actions that are allowed."""
-        noise = np.random.standard_gamma(alpha, (count, self.num_actions))
-        if invalid is not None:
-            noise *= ~invalid
-        # For small α all draws of a row can be 0 in floating point: then nothing is favoured.
-        total = noise.sum(-1, keepdims=True)
-        return np.divide(noise, total, out=np.full_like(noise, 1 / self.num_actions), where=total > 0)
-
 
 class GumbelSearchPolicy(SearchPolicy):
     """Gumbel MuZero's: the root's noise decides what is considered, and the temperature how loud it is."""
@@ -167,7 +169,7 @@ class GumbelSearchPolicy(SearchPolicy):
         gumbel = np.random.gumbel(size=shape) * temperature if temperature else np.zeros(shape)
         fraction = settings["root_exploration_fraction"]
         if fraction:
-            drawn = self.dirichlet(shape[0], invalid, settings["dirichlet_alpha"])
+            drawn = dirichlet_noise(shape, invalid, settings["dirichlet_alpha"])
             noise = torch.from_numpy(drawn).to(root.prior_logits)
             mask = None if invalid is None else torch.from_numpy(invalid).to(noise.device)
             root = root._replace(prior_logits=mixed_prior(root.prior_logits, noise, fraction, mask))
