@@ -24,6 +24,8 @@ from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import Arrays, put_rows, tree_map
 
 Spaces = tuple[spaces.Space, spaces.Space]
+Pack = Callable[[], np.ndarray]  # the learner's weights as they stand, see weights.py
+MakeColumns = Callable[..., Batch]  # the arrays of a fragment, see `make_columns`
 
 
 class Request(NamedTuple):

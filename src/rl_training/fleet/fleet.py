@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rl_training.data.batch import Batch
 from rl_training.errors import ActorError, Elsewhere
-from rl_training.fleet.actor import Fragment, Request, Spaces
+from rl_training.fleet.actor import Fragment, MakeColumns, Pack, Request, Spaces
 from rl_training.settings.families import ActorLearnerConfig
 from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.stateful import Stateful
@@ -73,9 +72,9 @@ class Fleet(Stateful):
     def __init__(
         self,
         config: ActorLearnerConfig,
-        pack: Callable[[], np.ndarray],
+        pack: Pack,
         spaces: Spaces,
-        columns: Callable[..., Batch],
+        columns: MakeColumns,
     ) -> None:
         """`pack` gives the weights as they stand; `columns` makes empty ones for a fragment."""
         self.config, self.pack, self.spaces = config, pack, spaces

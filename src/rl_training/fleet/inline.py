@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 
-from rl_training.data.batch import Batch
-from rl_training.fleet.actor import Actor, Request, Spaces
+from rl_training.fleet.actor import Actor, MakeColumns, Pack, Request, Spaces
 from rl_training.fleet.fleet import Fleet, Outcome, Ready
 from rl_training.fleet.local import outcome_of
 from rl_training.settings.families import ActorLearnerConfig
@@ -21,13 +20,7 @@ from rl_training.state.seeding import generators_kept
 class InlineFleet(Fleet):
     """The same fragments as those of processes; nothing is gained but simplicity."""
 
-    def __init__(
-        self,
-        config: ActorLearnerConfig,
-        pack: Callable[[], np.ndarray],
-        spaces: Spaces,
-        columns: Callable[..., Batch],
-    ) -> None:
+    def __init__(self, config: ActorLearnerConfig, pack: Pack, spaces: Spaces, columns: MakeColumns) -> None:
         super().__init__(config, pack, spaces, columns)
         self.columns = [columns() for _ in range(config.num_actors)]
         self.actors: dict[int, Actor] = {}

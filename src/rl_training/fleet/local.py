@@ -17,7 +17,7 @@ import sys
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 
@@ -26,7 +26,7 @@ import torch
 
 from rl_training.data.batch import Batch
 from rl_training.errors import EnvironmentFault, NonFiniteError, UserError, traceback_of
-from rl_training.fleet.actor import Actor, Fragment, Request, Spaces
+from rl_training.fleet.actor import Actor, Fragment, MakeColumns, Pack, Request, Spaces
 from rl_training.fleet.fleet import Failed, Fleet, Lost, Outcome, Ready
 from rl_training.processes import ignore_signals
 from rl_training.settings.families import ActorLearnerConfig
@@ -37,13 +37,7 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 class LocalFleet(Fleet):
     """Processes with shared memory for each stream, which any of them can write to."""
 
-    def __init__(
-        self,
-        config: ActorLearnerConfig,
-        pack: Callable[[], np.ndarray],
-        spaces: Spaces,
-        columns: Callable[..., Batch],
-    ) -> None:
+    def __init__(self, config: ActorLearnerConfig, pack: Pack, spaces: Spaces, columns: MakeColumns) -> None:
         super().__init__(config, pack, spaces, columns)
         self.columns = [columns(shared_array) for _ in range(config.num_actors)]
         size = len(pack())

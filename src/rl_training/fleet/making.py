@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 
-import numpy as np
-
-from rl_training.data.batch import Batch
-from rl_training.fleet.actor import Spaces
+from rl_training.fleet.actor import MakeColumns, Pack, Spaces
 from rl_training.fleet.fleet import Fleet
 from rl_training.settings.families import ActorLearnerConfig
 
@@ -19,9 +15,7 @@ FLEETS = {
 }
 
 
-def make_fleet(
-    config: ActorLearnerConfig, pack: Callable[[], np.ndarray], spaces: Spaces, columns: Callable[..., Batch]
-) -> Fleet:
+def make_fleet(config: ActorLearnerConfig, pack: Pack, spaces: Spaces, columns: MakeColumns) -> Fleet:
     """No actor is started before the first fragment is asked for."""
     module, _, name = FLEETS[config.fleet].partition(":")
     return getattr(import_module(module), name)(config, pack, spaces, columns)

@@ -10,7 +10,7 @@ import subprocess
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from rl_training.data.batch import Batch
 from rl_training.errors import ConfigError, one_line
 from rl_training.extras import require_extra
-from rl_training.fleet.actor import Actor, Request, Spaces
+from rl_training.fleet.actor import Actor, MakeColumns, Pack, Request, Spaces
 from rl_training.fleet.fleet import Fleet, Lost, Outcome, Ready
 from rl_training.fleet.local import outcome_of
 from rl_training.fleet.ray_watch import MARK, name_session, start_watcher
@@ -49,13 +49,7 @@ class RayActor:
 class RayFleet(Fleet):
     """Ray carries requests, weights and fragments; the order, and who is replaced when, are ours."""
 
-    def __init__(
-        self,
-        config: ActorLearnerConfig,
-        pack: Callable[[], np.ndarray],
-        spaces: Spaces,
-        columns: Callable[..., Batch],
-    ) -> None:
+    def __init__(self, config: ActorLearnerConfig, pack: Pack, spaces: Spaces, columns: MakeColumns) -> None:
         super().__init__(config, pack, spaces, columns)
         self.ray = import_ray(embedded=config.ray_address is None)
         self.connected = False
