@@ -237,7 +237,7 @@ class ImageInputs(Inputs):
 
 def is_plain_convolution(layer: object) -> TypeGuard[nn.Conv2d]:
     """Whether a layer is what its weight, bias, stride and padding say."""
-    if not isinstance(layer, nn.Conv2d) or not is_exact(layer, nn.Conv2d) or layer.bias is None:
+    if not is_exact(layer, nn.Conv2d) or layer.bias is None:
         return False
     return layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
 

@@ -43,7 +43,9 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
 
     def __init__(self, config: GAILConfig) -> None:
         super().__init__(config)
-        self.codec = self.collector.environments.codec
+        codec = self.collector.environments.codec
+        assert isinstance(codec, ActionCodec)  # that of any of `action_spaces`
+        self.codec = codec
         try:
             self.expert = self.read_expert()
         except ConfigError:
