@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.trees import Tensors, tree_map
+from rl_training.trees import Arrays, Tensors, tree_map
 
 Batch = dict[str, Any]
 
@@ -58,6 +58,19 @@ class WindowBatch(TypedDict):
     acted: Tensor  # [B, K + 1]
     known: Tensor  # [B, K + 1]
     bootstrap: np.ndarray  # of the positions with a discount, places of what is bootstrapped from
+
+
+class FragmentBatch(TypedDict):
+    """Fragments of actors side by side, L lanes of T steps: what IMPALA and APPO learn from."""
+
+    obs: Tensors  # [T + 1, L, ...], at last what follows the last step
+    action: Tensor  # [T, L, ...]
+    log_prob: Tensor  # [T, L], of the actor's policy
+    reward: Tensor  # [T, L]
+    terminated: Tensor  # [T, L]
+    truncated: Tensor  # [T, L]
+    cut: list[tuple[int, int, Arrays]]  # (t, lane, obs) where time limits ended episodes
+    carry: tuple[Tensor, ...]  # [L, ...] each: the memories that the lanes began with
 
 
 class SequenceBatch(TypedDict):

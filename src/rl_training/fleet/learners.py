@@ -16,7 +16,7 @@ import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -27,7 +27,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rl_training.data.batch import Batch
 from rl_training.errors import RunError, one_line
 from rl_training.fleet.local import die_with
 from rl_training.fleet.weights import pack, unpack
@@ -50,7 +49,7 @@ class Learners:
         self.connections: list[Connection] = []
         self.close = weakref.finalize(self, _close, os.getpid(), self.processes, self.connections)
 
-    def step(self, shares: Sequence[Batch], now: Now) -> dict[str, Any]:
+    def step(self, shares: Sequence[Mapping[str, object]], now: Now) -> dict[str, Any]:
         """One step with the learning rate of now; what is worth logging, as means over the shares."""
         trainer, optimizer = self.trainer, self.trainer.optimizer
         if self.count == 1:

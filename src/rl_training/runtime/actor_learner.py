@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.vtrace import ratio_statistics, vtrace
-from rl_training.data.batch import Batch, even_parts
+from rl_training.data.batch import FragmentBatch, even_parts
 from rl_training.data.normalization import RewardScaler
 from rl_training.data.sequences import append_bootstraps, cut_sequences
 from rl_training.envs.making import make_environments
@@ -78,7 +78,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
         settings |= {"cell": config.cell, "recurrent_size": config.recurrent_size}
         return RecurrentPolicy(observation_space, action_space, **settings)
 
-    def collect(self, now: Now) -> tuple[Batch, Metrics]:
+    def collect(self, now: Now) -> tuple[FragmentBatch, Metrics]:
         """Fragments side by side, [T, L, ...], and the iteration's metrics with the episodes that ended.
 
         An actor goes on as soon as its fragment is taken, with the weights as they stand. `obs` has a row more, what
@@ -104,7 +104,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
             lags.append(self.fleet.lag(fragment))
             carries.append(fragment.carry)
             self.fleet.send(fragment)
-        batch: Batch = {name: tree_map(torch.from_numpy, column) for name, column in self.columns.items()}
+        batch: Any = {name: tree_map(torch.from_numpy, column) for name, column in self.columns.items()}
         batch["cut"] = cut
         batch["carry"] = tuple(
             torch.from_numpy(np.concatenate(parts)).to(self.agent.device)
@@ -117,7 +117,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
         )
         return batch, metrics
 
-    def view(self, agent: ActorCriticPolicy, batch: Batch) -> View:
+    def view(self, agent: ActorCriticPolicy, batch: FragmentBatch) -> View:
         """What `agent` thinks of a batch: its log-probabilities and values, and the values of where actions led."""
         steps, lanes = batch["reward"].shape
         after = self._after(batch)
@@ -141,12 +141,12 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
             next_value[t, lane] = following[lanes + number].detach()
         return View(log_prob, entropy, value, next_value, parameters)
 
-    def inputs(self, batch: Batch) -> Any:
+    def inputs(self, batch: FragmentBatch) -> Any:
         """The observations that were acted on, as rows [T·L, ...] for the network."""
         rows = tree_map(lambda column: column[:-1].flatten(0, 1), batch["obs"])
         return tree_map(laid_out, self.agent.inputs(rows))
 
-    def targets(self, view: View, batch: Batch, now: Now) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def targets(self, view: View, batch: FragmentBatch, now: Now) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """V-trace's `return` and `advantage` as rows [T·L] for the policy of `view`, and what is worth logging."""
         shape = batch["reward"].shape
         log_ratio = view.log_prob.detach().cpu().view(shape) - batch["log_prob"]
@@ -165,13 +165,13 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
         rows = {name: column.flatten().to(self.agent.device) for name, column in targets.items()}
         return rows, ratio_statistics(log_ratio, now.rho_bar)
 
-    def shares(self, batch: Batch) -> list[Batch]:
+    def shares(self, batch: FragmentBatch) -> list[FragmentBatch]:
         """A batch's lanes, an equal number for each learner."""
         if self.config.num_learners == 1:
             return [batch]
         shares = []
         for start, end in even_parts(self.config.lanes_per_update, self.config.num_learners):
-            share = {
+            share: Any = {
                 name: tree_map(lambda column, lanes=slice(start, end): column[:, lanes], column)
                 for name, column in batch.items()
                 if name not in ("cut", "carry")
@@ -181,12 +181,12 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
             shares.append(share)
         return shares
 
-    def finish(self, batch: Batch) -> None:
+    def finish(self, batch: FragmentBatch) -> None:
         """The weights have moved: so do the normaliser's statistics, and actors get both from here on."""
         self.agent.observe(tree_map(lambda column: column[:-1], batch["obs"]))
         self.fleet.advance()
 
-    def _after(self, batch: Batch) -> Any:
+    def _after(self, batch: FragmentBatch) -> Any:
         """What is seen after the last step, and at time limits: rows [L + K, ...]."""
         last = tree_map(lambda column: column[-1], batch["obs"])
         if not batch["cut"]:
@@ -194,7 +194,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
         seen = [obs for _, _, obs in batch["cut"]]
         return tree_map(lambda rows, *more: torch.cat([rows, torch.from_numpy(np.stack(more))]), last, *seen)
 
-    def _sequences(self, batch: Batch) -> Sequences:
+    def _sequences(self, batch: FragmentBatch) -> Sequences:
         ended = (batch["terminated"] | batch["truncated"]).numpy()
         places = [(t, lane) for t, lane, _ in batch["cut"]]
         sequences = append_bootstraps(cut_sequences(ended), ended, places)

@@ -12,7 +12,7 @@ from rl_training.algorithms.appo import anchor_log_prob, appo_loss
 from rl_training.algorithms.ppo import normalize_advantage
 from rl_training.algorithms.returns import explained_variance
 from rl_training.algorithms.sac import polyak
-from rl_training.data.batch import Batch, minibatches
+from rl_training.data.batch import Batch, FragmentBatch, minibatches
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.controls import Knobs, Now
@@ -75,7 +75,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         self.finish(batch)
         return metrics
 
-    def minibatches(self, rows: Batch, batch: Batch, epochs: int) -> Iterator[tuple[Batch, ...]]:
+    def minibatches(self, rows: Batch, batch: FragmentBatch, epochs: int) -> Iterator[tuple[Batch, ...]]:
         """Shuffled steps, or for a network with a memory shuffled groups of whole lanes, in a share per learner."""
         learners, count = self.config.num_learners, self.config.num_minibatches * self.config.num_learners
         if self.config.cell is None:

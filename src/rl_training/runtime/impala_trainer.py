@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_training.algorithms.impala import impala_loss
 from rl_training.algorithms.returns import explained_variance
-from rl_training.data.batch import Batch
+from rl_training.data.batch import FragmentBatch
 from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
@@ -37,7 +37,7 @@ class IMPALATrainer(ActorLearnerTrainer[IMPALAConfig]):
         self.finish(batch)
         return metrics
 
-    def loss(self, batch: Batch, now: Now) -> tuple[Tensor, dict[str, Any]]:
+    def loss(self, batch: FragmentBatch, now: Now) -> tuple[Tensor, dict[str, Any]]:
         # π(a|x) and V(x) of the learner, and from them the V-trace targets v and advantages.
         view = self.view(self.agent, batch)
         targets, ratios = self.targets(view, batch, now)
