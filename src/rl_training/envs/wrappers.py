@@ -38,11 +38,11 @@ class _Observed(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         result = self.env.reset(**options)
-        return (self.shown(result[0]), *result[1:])  # type: ignore[return-value]  # a wrong count is told later
+        return (self.shown(result[0]), *result[1:])  # a wrong count is told later
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         result = self.env.step(action)
-        return (self.shown(result[0]), *result[1:])  # type: ignore[return-value]
+        return (self.shown(result[0]), *result[1:])
 
 
 class TupleAsDict(_Observed):
