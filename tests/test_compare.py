@@ -195,7 +195,7 @@ def test_labels_name_the_runs_of_each_argument(folder):
     }
     done = cli("compare", "runs/a", "runs/b", "--label", "one")
     assert done.exit_code == 2
-    assert done.stderr == "error: --label is given 1 times for 2 RUN_DIR; give one for each\n"
+    assert done.stderr == "error: 1 --label for 2 RUN_DIR; give one for each\n"
 
 
 def bad_runs() -> dict[str, tuple[list, str]]:

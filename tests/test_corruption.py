@@ -53,10 +53,12 @@ def test_a_damaged_best_policy_is_refused_and_one_that_was_removed_is_found_anew
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
     closed, close = [], OnPolicyTrainer.close
     monkeypatch.setattr(OnPolicyTrainer, "close", lambda trainer: (closed.append(trainer), close(trainer)))
-    with pytest.raises(CheckpointError, match=r"checksum does not match.*remove .*best to go on without it"):
+    with pytest.raises(
+        CheckpointError, match=r"checksum does not match.*remove .*best to continue without it"
+    ):
         resume(run)
     assert len(closed) == 1
     shutil.rmtree(run / "best")
     assert resume(run, display=display).interrupted is None
-    assert "is gone; the next evaluation counts as the best so far" in display.said[-1]
+    assert "is missing; the next evaluation becomes the best so far" in display.said[-1]
     evaluate_checkpoint(run, checkpoint="best", episodes=1)

@@ -83,7 +83,7 @@ NAN = np.full((7, 2), np.nan, np.float32)
 BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "no observations": (dict(observations=None), "has no array observations"),
     "no ends": (dict(terminations=None), "has no array terminations"),
-    "something else": (dict(secret=np.zeros(1)), "has an array secret"),
+    "something else": (dict(secret=np.zeros(1)), "has an unknown array secret"),
     "too few rows": (dict(actions=np.zeros(4, np.int64)), "actions has shape"),
     "a row for each action only": (dict(observations=np.zeros((5, 2))), "observations has shape"),
     "a scalar": (dict(rewards=np.float64(3)), "rewards has shape"),
@@ -147,13 +147,13 @@ def test_files_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     refused("no such file", "demo.npz")
     refused("ending in .npz", "demos.json")
     Path("demos.npz").write_bytes(data[:-40])
-    refused("no .npz file")
+    refused("not a .npz file")
     Path("demos.npz").write_bytes(b"")
-    refused("no .npz file")
+    refused("not a .npz file")
     single = io.BytesIO()
     np.save(single, np.zeros(3))
     Path("demos.npz").write_bytes(single.getvalue())
-    refused("no .npz file")
+    refused("not a .npz file")
     Path("demos.npz").write_bytes(data)
     for text, message in (
         ("{", "is not JSON"),
@@ -174,13 +174,13 @@ def test_files_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
         except ConfigError as error:
             assert "\n" not in str(error)
     Path("demos.json").unlink()
-    refused("demos.json, which says what it holds, cannot be read")
+    refused("demos.json, which describes it, cannot be read")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(env_id="CartPole-v1"), "they were made in Probe-v0, not in CartPole-v1"),
+        (dict(env_id="CartPole-v1"), "they were recorded in Probe-v0, not in CartPole-v1"),
         (dict(observations=spaces.Box(-9, 9, (3,))), r"observations have shape \(2,\)"),
         (dict(observations=spaces.Box(0, 9, (2,), np.uint8)), "are float32, the environment's are uint8"),
         (dict(observations=spaces.Dict({"a": OBSERVATIONS})), "not of the same kind"),
@@ -209,7 +209,7 @@ def test_continuous_actions_may_pass_their_bounds_by_rounding_only() -> None:
 
 
 def test_another_version_of_the_environment_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="made in Probe-v0, and this is Probe-v1"):
+    with pytest.warns(UserWarning, match="recorded in Probe-v0, but this is Probe-v1"):
         check_fit(demonstrations(), "Probe-v1", OBSERVATIONS, ACTIONS, "x")
 
 
@@ -307,7 +307,7 @@ def test_minari_datasets_are_written_and_read(
         record_demonstrations(run, "minari:pendulum/probe-v0", episodes=2)
     with pytest.raises(ConfigError, match="no such local dataset"):
         minari_datasets.read("minari:pendulum/prob-v0")
-    with pytest.raises(RunError, match="is no name of a dataset"):
+    with pytest.raises(RunError, match="is not the name of a dataset"):
         record_demonstrations(run, "minari:no name", episodes=2)
     about = next(tmp_path.rglob("metadata.json"))
     metadata = json.loads(about.read_text())

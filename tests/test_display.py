@@ -107,7 +107,7 @@ def test_live_display_shows_progress_returns_evaluation_and_moving_knobs_only() 
         "ppo on CartPole-v1, seed 3",
         "100 %",
         "100,000 of 100,000 steps",
-        "30 s gone, 0 s left, 3,333 steps/s",
+        "30 s elapsed, 0 s left, 3,333 steps/s",
         "500",
         "480",
         "at step 100,000",
@@ -129,7 +129,7 @@ def test_live_display_halfway() -> None:
     display.finish({})
     text = console.export_text()
     assert "50 %" in text
-    assert "1 min 01 s gone, 1 min 02 s left" in text
+    assert "1 min 01 s elapsed, 1 min 02 s left" in text
     assert "evaluation" not in text
     assert "knobs" not in text
 
@@ -140,7 +140,7 @@ def test_the_first_iteration_compiles_and_says_nothing_about_the_time_left() -> 
     assert pace.timing() == {}
     for display, text in (
         (PlainDisplay(io.StringIO(), lines=100), "step    10 (  1 %)"),
-        (live()[0], "2 min 00 s gone"),
+        (live()[0], "2 min 00 s elapsed"),
     ):
         display.start(CONFIG, RUN, 0, 1000)
         display.update(10, {}, {"wall_seconds": 120.0, "steps_per_second": 0.1} | pace.timing())
@@ -165,7 +165,7 @@ def test_the_pace_is_that_of_the_last_fifth_of_the_run() -> None:
 def test_a_run_that_is_over_says_so() -> None:
     out = io.StringIO()
     PlainDisplay(out).start(CONFIG, RUN, 1024, 1000)
-    assert out.getvalue().splitlines()[-1] == "this run is finished: all its 1,024 steps are done"
+    assert out.getvalue().splitlines()[-1] == "this run is finished: all 1,024 steps are done"
     display, console = live()
     display.start(CONFIG, RUN, 1024, 1000)
     display.finish({})

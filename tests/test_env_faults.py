@@ -453,7 +453,7 @@ def test_an_environment_that_is_slow_to_make_is_made_once_and_looked_at_all_the_
 def test_a_command_in_an_error_can_be_pasted():
     fault = EnvironmentFault("broke", broken=True)
     fault.env_id = "my dir/env.py:Env"
-    assert "`rl-training check-env 'my dir/env.py:Env'` says more" in str(fault)
+    assert "`rl-training check-env 'my dir/env.py:Env'` gives details" in str(fault)
 
 
 def test_environments_that_are_tried_out_are_closed_whatever_is_found(monkeypatch):

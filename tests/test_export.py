@@ -230,7 +230,7 @@ def test_bad_input_is_one_line(trained_run, folder):
     refused(cli("export", run, "--to", "policy.pkl"), "policy.pkl", ".onnx or .pt2")
     refused(cli("export", run), "--to")
     refused(cli("export", "nowhere", "--to", "policy.onnx"), "nowhere")
-    refused(cli("export", run, "--to", "absent/policy.onnx"), "no folder absent")
+    refused(cli("export", run, "--to", "absent/policy.onnx"), "no such directory: absent")
     refused(
         cli("export", trained_run("muzero-cartpole"), "--to", "torch"),
         "a search",

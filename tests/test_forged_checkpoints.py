@@ -251,6 +251,6 @@ def test_a_long_forged_search_is_as_long_as_the_config_says(stopped_run, tmp_pat
 def test_a_fork_names_the_checkpoint_or_what_was_changed(stopped_run, tmp_path):
     run, checkpoint = copied(stopped_run("dqn-cartpole"), tmp_path / "run")
     rewritten(checkpoint, lambda tree: tree["trainer"].update(updates=None))
-    with pytest.raises(CheckpointError, match=r"step-0.* holds what no training writes .*updates"):
+    with pytest.raises(CheckpointError, match=r"step-0.* holds values that no training writes .*updates"):
         fork(run, run_dir=tmp_path / "fork")
     assert not (tmp_path / "fork").exists()

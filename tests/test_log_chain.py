@@ -249,7 +249,7 @@ def test_every_line_carries_a_hash_and_the_checkpoint_the_newest(trained_run):
 def test_a_pipe_in_place_of_a_log_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     signal.alarm(60)  # what waits ends by it
-    said = "metrics.jsonl: cannot be read: it is no regular file"
+    said = "metrics.jsonl: cannot be read: it is not a regular file"
     with pytest.raises(RunError, match=said), chain.opened(tmp_path / "metrics.jsonl"):
         pass
     signal.alarm(0)

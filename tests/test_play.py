@@ -81,7 +81,7 @@ def test_what_cannot_be_shown_is_one_line(trained_run, tmp_path):
     run = trained_run("ppo-cartpole")
     refused(cli("play", run), "no display", "--video FILE")
     refused(cli("play", run, "--video", "film.avi"), "film.avi", ".mp4 or .gif")
-    refused(cli("play", run, "--video", "absent/film.mp4"), "no folder absent")
+    refused(cli("play", run, "--video", "absent/film.mp4"), "no such directory: absent")
     refused(cli("play", "nowhere"), "nowhere")
     refused(cli("play", run, "--episodes", 0), "--episodes")
     Path("mine.mp4").write_text("mine")

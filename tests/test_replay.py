@@ -233,7 +233,7 @@ def test_a_sum_tree_is_a_function_of_its_leaves() -> None:
 def test_frames_that_do_not_slide_are_refused() -> None:
     obs = np.zeros((1, 4, 2, 2), np.uint8)
     replay = Replay(200, obs, stack=4)
-    with pytest.raises(RunError, match="do not slide"):
+    with pytest.raises(RunError, match="do not shift"):
         replay.add(np.array([0]), np.array([0.0]), np.array([False]), np.array([False]), obs + 3, obs + 3)
 
 
@@ -448,7 +448,7 @@ def test_segments_are_read_from_the_store_that_wrote_them_and_from_nowhere_else(
     replay.store = SegmentStore(tmp_path)
     state = replay.state_dict()
     assert state["segments"] == 158 and len(state["slots"]["reward"]) == 2
-    with pytest.raises(ValueError, match="nowhere to read them from"):
+    with pytest.raises(ValueError, match="no folder to read them from"):
         two_lanes(0).load_state_dict(state)
     other = two_lanes(0)
     other.store = replay.store

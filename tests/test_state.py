@@ -222,7 +222,7 @@ def test_an_optimizer_of_torch_cannot_be_saved() -> None:
 def test_an_object_that_leads_back_to_its_holder_is_named() -> None:
     holder, part = Counter(), Counter()
     holder.part, part.holder = part, holder  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match=r"Counter\.holder leads back"):
+    with pytest.raises(TypeError, match=r"Counter\.holder refers back"):
         holder.state_dict()
 
 
@@ -586,7 +586,7 @@ def test_an_append_log_survives_failed_writes_and_is_cut_back(
         log.truncate(length)
         log.write(b"again\n")
     assert path.read_bytes() == b"first\nagain\n"
-    with AppendLog(path) as log, pytest.raises(RunError, match="has been cut"):
+    with AppendLog(path) as log, pytest.raises(RunError, match="was truncated"):
         log.truncate(1000)
 
 
@@ -730,5 +730,5 @@ def test_a_network_may_be_a_little_larger_than_what_was_saved_for_it() -> None:
     with no_larger_than(saved):
         torch.empty(2**20 + 8 * 14)
     for makes in (lambda: torch.empty(2**20 + 8 * 14 + 1), lambda: [torch.zeros((600_000,)) for _ in "12"]):
-        with pytest.raises(ValueError, match="larger network than was saved"), no_larger_than(saved):
+        with pytest.raises(ValueError, match="larger network than the saved one"), no_larger_than(saved):
             makes()

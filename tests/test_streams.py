@@ -222,7 +222,7 @@ def test_segments_are_read_from_the_store_that_wrote_them_and_from_nowhere_else(
     replay.store = SegmentStore(tmp_path)
     state = replay.state_dict()
     assert state["segments"] == [12, 12] and [len(tail["reward"]) for tail in state["tails"]] == [0, 0]
-    with pytest.raises(ValueError, match="nowhere to read them from"):
+    with pytest.raises(ValueError, match="no folder to read them from"):
         filled(0).load_state_dict(state)
     other = filled(0)
     other.store = replay.store

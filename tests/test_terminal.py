@@ -105,7 +105,7 @@ def test_the_command_that_continues_a_stopped_run_can_be_pasted(trained_run, cap
         with pytest.raises(typer.Exit) as ended:
             print_result(Result({}, run, run / "checkpoints", signal.SIGTERM), as_json=False)
         assert ended.value.exit_code == 128 + signal.SIGTERM
-        assert capsys.readouterr().out.splitlines()[1:] == [f"go on with   rl-training resume {shown}"]
+        assert capsys.readouterr().out.splitlines()[1:] == [f"resume it    rl-training resume {shown}"]
         print_result(Result({}, run, run / "checkpoints"), as_json=False)
         assert "error: forged" not in capsys.readouterr().out.splitlines()
 

@@ -183,7 +183,7 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_run_goes_on(
     monkeypatch.setitem(trackers.TRACKERS, "wandb", Broken)
     result = train(small_config("ppo-cartpole", wandb=True), run_dir="run")
     assert capsys.readouterr().err == (
-        "warning: wandb failed and is left alone from here on (ConnectionError: the server has gone away)\n"
+        "warning: wandb failed and is disabled for the rest of the run (ConnectionError: the server has gone away)\n"
     )
     assert read_lines(result)[-1]["step"] == 3072
     assert in_metrics(result.run_dir) == in_metrics(trained_run("ppo-cartpole"))

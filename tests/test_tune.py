@@ -158,7 +158,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, monkeypatch):
         patched.setattr(study, "Watch", Pressed)
         done = cli("tune", "config.yaml", "--space", "space.yaml", "--trials", 2)
     assert done.exit_code == code, done.output
-    assert "go on with   rl-training tune runs/tune-ppo-CartPole-v1-s1" in done.stdout
+    assert "resume it    rl-training tune runs/tune-ppo-CartPole-v1-s1" in done.stdout
     assert cli("tune", "runs/tune-ppo-CartPole-v1-s1").exit_code == 0
     assert [state for _, state, *_ in trials("runs/tune-ppo-CartPole-v1-s1")] == ["COMPLETE", "COMPLETE"]
 
@@ -185,7 +185,7 @@ def test_a_trial_that_diverges_is_told_and_the_search_goes_on():
 def test_a_search_without_a_good_trial_is_code_1():
     write("learning_rate: [1e30, 1e31]\nmax_grad_norm: 1e30\n", "space.yaml")
     done = cli("tune", "config.yaml", "--space", "space.yaml", "--trials", 2, "--run-dir", "search")
-    assert done.exit_code == 1 and "no trial was trained to its end" in done.stdout
+    assert done.exit_code == 1 and "no trial was trained to the end" in done.stdout
     assert not Path("search/best.yaml").exists()
 
 
@@ -199,7 +199,7 @@ BAD_SPACES = {
     "num_minibatches: {low: 1, high: 2.5}\n": (1, "must be a whole number"),
     "num_minibatches: []\n": (1, "empty"),
     "num_minibatches: [2, 2]\n": (1, "twice"),
-    "gamma: 0.9\n": (1, "nothing to search"),
+    "gamma: 0.9\n": (1, "the search space is empty"),
     "- 1\n": (1, "mapping"),
     "gamma: {low: 0.9, high: 1.5}\n": (None, "gamma must be at most 1, not 1.5"),
     "hidden_sizes: [[8], [big]]\n": (None, "hidden_sizes"),

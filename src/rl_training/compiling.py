@@ -49,7 +49,9 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
                 if "no locator" not in str(error):
                     raise
                 # The folder is there, but has no room for a file: a full disk.
-                warnings.warn("numba cannot write to its cache: every start compiles again", stacklevel=2)
+                warnings.warn(
+                    "numba's cache is not writable: functions are compiled again at every start", stacklevel=2
+                )
         return numba.njit(**options)(function)
 
     return compiled
@@ -78,7 +80,9 @@ def cache() -> Cache:
     problem = f"{VARIABLE} names {named}, which cannot be written" if named else chosen.problem
     if problem:
         instead = (
-            f"numba's cache is {chosen.folder}" if chosen.folder else "every start compiles for some seconds"
+            f"numba's cache is {chosen.folder}"
+            if chosen.folder
+            else "functions are compiled again at every start"
         )
         warnings.warn(f"{problem}: {instead}; {VARIABLE} chooses another place", stacklevel=2)
     return chosen
@@ -153,7 +157,7 @@ def private(folder: Path, writers: int = GROUP_AND_OTHERS) -> bool:
 def _in_home() -> Path:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
     if not folder.is_absolute():
-        raise FileNotFoundError("nobody knows where the home directory is")
+        raise FileNotFoundError("the home directory is unknown")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.resolve()  # a link of the user's own is followed here, and never again
 

@@ -113,7 +113,7 @@ class EnvironmentFault(RuntimeError):
         after = "" if self.step is None else f"after step {self.step}"
         places = ", ".join(filter(None, (self.place, after)))
         look = (
-            f"`rl-training check-env {shlex.quote(self.env_id)}` says more"
+            f"`rl-training check-env {shlex.quote(self.env_id)}` gives details"
             if self.broken and self.env_id
             else ""
         )

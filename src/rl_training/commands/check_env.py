@@ -12,13 +12,13 @@ def check_env(
         str, typer.Argument(metavar="ENV_ID", help="A registered id, module:EnvId or FILE.py:Class.")
     ],
     env_kwargs: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Arguments of the environment.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keyword arguments of the environment.")
     ] = None,
     json_: Json = False,
 ) -> None:
     """Check an environment: API, spaces, seeding, replay, autoreset.
 
-    Exits with 1 when a check fails. A warning is something the engine can live with.
+    Exits with 1 if a check fails. Warnings do not prevent training.
     """
     from rl_training.envs import checking
 

@@ -13,26 +13,24 @@ SCORE = "eval/mean_return"
 
 
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN_DIR...", help="Runs, or folders that hold runs.")
-    ],
-    metric: Annotated[str, typer.Option(help="What runs are scored by, at their end.")] = SCORE,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Runs, or folders of runs.")],
+    metric: Annotated[str, typer.Option(help="Metric by which runs are scored, at their last step.")] = SCORE,
     at: Annotated[
-        int | None, typer.Option(min=0, help="Score runs at this step instead of at their end.")
+        int | None, typer.Option(min=0, help="Score runs at this step instead of the last.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Also write a page with curves and profiles to this file.")
+        Path | None, typer.Option(help="Also write an HTML page with curves and profiles.")
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="Also draw to this file (needs the extra plot).")] = None,
+    png: Annotated[Path | None, typer.Option(help="Also write the plot to this file (extra `plot`).")] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="What to call the runs of a RUN_DIR; once for each of them, in their order."),
+        typer.Option(help="Label of a RUN_DIR; once for each, in their order."),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Compare runs: interquartile means with 95 % intervals, curves, profiles.
+    """Compare runs: interquartile means with 95 % confidence intervals, curves, profiles.
 
-    Runs whose configs differ in nothing but the seed are taken together.
+    Runs whose configs differ only in the seed are grouped.
 
     \b
     rl-training compare runs/ppo-CartPole-v1-seeds runs/a2c-CartPole-v1-seeds
@@ -43,7 +41,7 @@ def compare(
     from rl_training.reporting.records import find_runs
 
     if label and len(label) != len(runs):
-        raise UserError(f"--label is given {len(label)} times for {len(runs)} RUN_DIR; give one for each")
+        raise UserError(f"{len(label)} --label for {len(runs)} RUN_DIR; give one for each")
     labels = dict(zip(runs, label, strict=True)) if label else None
     warn = print_warning
     records = find_runs(runs, warn, only=comparison.compared_metrics(metric))

@@ -11,7 +11,7 @@ def describe(
         str, typer.Argument(metavar="ALGO", help="An algorithm, such as ppo, or FILE.py:Trainer.")
     ],
 ) -> None:
-    """Print every config field: meaning, default, range, aliases."""
+    """Print every config field of an algorithm: meaning, default, range, aliases."""
     from rl_training.parts import located
     from rl_training.registry import config_class_of
     from rl_training.settings.describing import describe_config
@@ -19,7 +19,7 @@ def describe(
     config_class = config_class_of(located(algo, Path()))
     sentence = (config_class.__doc__ or config_class.__name__).strip().splitlines()[0]
     print(f"{algo}: {sentence}")
-    print("A knob also takes <name>_schedule and <name>_warmup_steps, under any of its names.")
+    print("Fields marked [knob] also take <name>_schedule and <name>_warmup_steps, under any alias.")
     for row in describe_config(config_class):
         names = " or ".join((row.name, *row.aliases))
         facts = [row.type, row.range, row.default if row.default == "required" else f"default {row.default}"]

@@ -7,9 +7,9 @@ from rl_training.terminal import printable_line
 
 
 def doctor(json_: Json = False) -> None:
-    """Show versions, devices, threads, numba's cache and extras, and test a small run.
+    """Check the installation: versions, devices, threads, numba's cache, extras, a small run.
 
-    Exits with 1 when the small run fails. An extra that is missing is no failure.
+    Exits with 1 if the small run fails. A missing extra is not a failure.
     """
     from rl_training.tools.checkup import check_up
 
@@ -27,7 +27,7 @@ def doctor(json_: Json = False) -> None:
         for name, extra in checkup["extras"].items():
             print(f"  {'ok' if extra['installed'] else 'missing':<7}  {name:<{width}}  {extra['what_for']}")
             if not extra["installed"]:
-                print(f"  {'':<7}  {'':<{width}}  add it with: {extra['add']}")
+                print(f"  {'':<7}  {'':<{width}}  install it with: {extra['add']}")
         print("self-test")
         for test in checkup["self_test"]:
             print(f"  {'ok' if test['ok'] else 'FAILED':<7}  {test['what']}")

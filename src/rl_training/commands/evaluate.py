@@ -13,11 +13,11 @@ from rl_training.terminal import printable_line
 def evaluate(
     policy: PolicyOptions,
     episodes: Annotated[
-        int | None, typer.Option(min=1, help="How many. [default: the run's eval_episodes]")
+        int | None, typer.Option(min=1, help="Number of episodes. [default: the run's eval_episodes]")
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Play episodes with a trained policy and print their returns."""
+    """Evaluate a trained policy and print its returns."""
     from rl_training.runtime import workflows
 
     scores = workflows.evaluate_checkpoint(**policy.arguments(), episodes=episodes)

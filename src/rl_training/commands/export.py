@@ -13,18 +13,18 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            help="A new file ending in .onnx or .pt2; onnx or torch alone is policy.onnx or policy.pt2."
+            help="Output file ending in .onnx or .pt2; `onnx` or `torch` writes policy.onnx or policy.pt2."
         ),
     ],
     checkpoint: Checkpoint = Which.last,
     without_search: Annotated[
         bool,
-        typer.Option("--without-search", help="Of a policy that plans, export its network's own choice."),
+        typer.Option("--without-search", help="Export the network's own choice for a policy that plans."),
     ] = False,
     trust: Trust = False,
     json_: Json = False,
 ) -> None:
-    """Write a policy as ONNX or as a torch program, and compare it with the original.
+    """Export a policy to ONNX or a torch program, and verify its outputs.
 
     \b
     rl-training export runs/ppo-CartPole-v1-s1 --to policy.onnx

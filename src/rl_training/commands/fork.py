@@ -18,7 +18,7 @@ from rl_training.commands.options import (
 Source = Annotated[
     Path,
     typer.Argument(
-        metavar="RUN_DIR_OR_CHECKPOINT", help="A run (its newest checkpoint), or RUN_DIR/checkpoints/step-N."
+        metavar="RUN_DIR_OR_CHECKPOINT", help="A run (its latest checkpoint), or RUN_DIR/checkpoints/step-N."
     ),
 ]
 
@@ -37,7 +37,7 @@ def fork(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a new run from a checkpoint of another, with changed knobs.
+    """Branch a new run off a checkpoint, with changed settings.
 
     \b
     rl-training fork runs/ppo-CartPole-v1-s1 total_timesteps=200_000 learning_rate=1e-4

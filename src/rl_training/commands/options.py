@@ -26,20 +26,23 @@ ConfigSource = Annotated[
     str, typer.Argument(metavar="CONFIG", help="A shipped config (ppo/cartpole) or a file.")
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Fields to change, values in YAML.")
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Config fields to override, with values in YAML."),
 ]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the result.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object on the last line.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Let the run's config import modules and connect to other machines."),
+    typer.Option(
+        "--trust", help="Allow the run's config to import modules and to connect to other machines."
+    ),
 ]
 
 AcceptDamagedLog = Annotated[
     bool,
     typer.Option(
-        "--accept-damaged-log", help="Go on although metrics.jsonl is damaged; the manifest says so."
+        "--accept-damaged-log", help="Continue although metrics.jsonl is damaged; recorded in the manifest."
     ),
 ]
 
@@ -50,13 +53,13 @@ class Which(str, Enum):
 
 
 PolicyPath = Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run or a checkpoint.")]
-Checkpoint = Annotated[Which, typer.Option(help="Which checkpoint of a run.")]
+Checkpoint = Annotated[Which, typer.Option(help="Checkpoint to load from a run.")]
 PlaySeed = Annotated[
     int | None, typer.Option("--seed", min=0, help="Seed of the episodes. [default: the run's]")
 ]
 TaskName = Annotated[
     str | None,
-    typer.Option("--task", help="Which task, where one policy plays several: its environment's id."),
+    typer.Option("--task", help="Environment id of the task to play, for multi-task policies."),
 ]
 Sample = Annotated[bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")]
 
@@ -125,8 +128,8 @@ def print_result(result: "Result", as_json: bool) -> None:
         from rl_training.runtime.engine import resume_command
 
         command = resume_command(load_run_config(result.run_dir / "config.yaml"), result.run_dir)
-        print(f"stopped by {signal_name(interrupted)}; everything up to here is saved")
-        print(f"go on with   {printable_line(command)}")
+        print(f"stopped by {signal_name(interrupted)}; everything is saved")
+        print(f"resume it    {printable_line(command)}")
     else:
         metrics = result.metrics
         if "eval/mean_return" in metrics:

@@ -13,12 +13,12 @@ from rl_training.terminal import printable_line
 def play(
     policy: PolicyOptions,
     video: Annotated[
-        Path | None, typer.Option(help="Write a video to this new file, .mp4 or .gif, instead (an extra).")
+        Path | None, typer.Option(help="Write a video to this new .mp4 or .gif file instead (extra `video`).")
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 1,
     json_: Json = False,
 ) -> None:
-    """Watch a trained policy play, or write a video of it.
+    """Watch a trained policy, or record a video of it.
 
     \b
     rl-training play runs/ppo-CartPole-v1-s1

@@ -11,11 +11,11 @@ from rl_training.terminal import printable_line
 @with_policy_options
 def record(
     policy: PolicyOptions,
-    episodes: Annotated[int, typer.Option(min=1, help="How many.")],
-    out: Annotated[str, typer.Option(help="A new file ending in .npz, or minari:ID for a Minari dataset.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")],
+    out: Annotated[str, typer.Option(help="Output file ending in .npz, or minari:ID for a Minari dataset.")],
     json_: Json = False,
 ) -> None:
-    """Play episodes with a trained policy and write them as demonstrations."""
+    """Record episodes of a trained policy as demonstrations."""
     from rl_training.runtime import workflows
 
     made = workflows.record_demonstrations(**policy.arguments(), out=out, episodes=episodes)

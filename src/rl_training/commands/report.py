@@ -11,23 +11,21 @@ from rl_training.terminal import printable_line
 
 def report(
     run_dir: RunDir,
-    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write the page. [default: RUN_DIR/report.html]")
-    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Output file. [default: RUN_DIR/report.html]")] = None,
     video: Annotated[
         bool | None,
         typer.Option(
             "--video/--no-video",
-            help="Insist on a video of the policy, or leave it out. [default: where one can be made]",
+            help="Require a video of the policy, or omit it. [default: if one can be made]",
         ),
     ] = None,
     trust: Trust = False,
     json_: Json = False,
 ) -> None:
-    """Write a page about a run: curves, knobs, losses, time, config, video.
+    """Write an HTML report of a run: curves, knobs, losses, timing, config, video.
 
-    The page is one file and needs nothing from the web. The run may still be training.
+    The report is a single self-contained file. The run may still be training.
 
     \b
     rl-training report runs/ppo-CartPole-v1-s1 --open

@@ -17,7 +17,7 @@ def resume(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a run, exactly as if it had never stopped."""
+    """Resume a run from its latest intact checkpoint, exactly as if it had never stopped."""
     if changes:
         command = shlex.join(["rl-training", "fork", str(run_dir), *changes])
         raise UserError(f"resume continues a run as it is; to change something, fork it: {command}")

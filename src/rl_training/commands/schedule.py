@@ -13,9 +13,9 @@ from rl_training.terminal import printable_line
 def schedule(
     config: ConfigSource,
     overrides: Overrides = None,
-    png: Annotated[Path | None, typer.Option(help="Also draw to this file (needs the extra plot).")] = None,
+    png: Annotated[Path | None, typer.Option(help="Also write the plot to this file (extra `plot`).")] = None,
 ) -> None:
-    """Draw the knobs of a config over the run, before training."""
+    """Plot the knobs of a config over the run, before training."""
     from rl_training.reporting import schedule_plot
     from rl_training.runtime.controls import idle_knobs
     from rl_training.settings.loading import load_config

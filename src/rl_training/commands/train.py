@@ -36,13 +36,13 @@ def train(
         str | None,
         typer.Option(help="Train several seeds as one experiment, in runs/ALGO-ENV-seeds: 1-5 or 1,2,7."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="With --seeds: how many run side by side.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of seeds to run in parallel, with --seeds.")] = 1,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train an algorithm from a config.
 
-    With --seeds every seed is a run of its own; killed, the same command goes on where it was.
+    With --seeds each seed is a run of its own; after a kill, the same command resumes them all.
 
     \b
     rl-training train ppo/cartpole
@@ -81,7 +81,7 @@ def train_seeds(
     from rl_training.tools.experiment_display import make_experiment_display
 
     if any(override.partition("=")[0].strip() == "seed" for override in overrides):
-        raise UserError("seed=… and --seeds: give one of the two")
+        raise UserError("seed=… and --seeds cannot be combined")
     experiment = experiments.train_seeds(
         config,
         experiments.parse_seeds(seeds),
@@ -133,7 +133,7 @@ def print_summary(experiment: "Experiment") -> None:
         actions = "sampled" if experiment.config.samples_evaluations else "greedy"
         print(f"             (evaluations at the end, {actions} actions)")
     if experiment.interrupted:
-        print(f"stopped by {signal_name(experiment.interrupted)}; everything up to here is saved")
-        print("go on with   the same command")
+        print(f"stopped by {signal_name(experiment.interrupted)}; everything is saved")
+        print("resume it    run the same command again")
     else:
         print(f"compare it   rl-training compare {pasted(experiment.path)}")

@@ -20,7 +20,7 @@ from rl_training.terminal import printable_line
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="CONFIG_OR_TUNE_DIR", help="What to tune; or the directory of a search, to go on with."
+        metavar="CONFIG_OR_TUNE_DIR", help="Config to tune, or the directory of a search to resume."
     ),
 ]
 
@@ -29,10 +29,10 @@ def tune(
     config: Source,
     overrides: Overrides = None,
     space: Annotated[
-        Path | None, typer.Option(help="A YAML file that says what to try; needed for a new search.")
+        Path | None, typer.Option(help="YAML file with the search space; required for a new search.")
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="How many, in all; needed for a new search.")
+        int | None, typer.Option(min=1, help="Total number of trials; required for a new search.")
     ] = None,
     run_dir: Annotated[
         Path | None,
@@ -41,17 +41,18 @@ def tune(
         ),
     ] = None,
     startup: Annotated[
-        int, typer.Option(min=1, help="Trials at random, none cut short, before the search learns.")
+        int,
+        typer.Option(min=1, help="Number of random trials, without pruning, before the sampler takes over."),
     ] = 5,
     no_pruning: Annotated[
         bool,
-        typer.Option("--no-pruning", help="Train all trials to their end, also where evaluations are low."),
+        typer.Option("--no-pruning", help="Train every trial to the end."),
     ] = False,
     trust: Trust = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Search for the values with which a config learns best; go on after a kill.
+    """Search for hyper-parameters; resumes after a kill.
 
     \b
     rl-training tune ppo/cartpole --space space.yaml --trials 20
@@ -78,13 +79,13 @@ def tune(
     if json_:
         print_json(done._asdict() | {"folder": str(folder)})
     elif done.interrupted:
-        print(f"stopped by {signal_name(done.interrupted)}; everything up to here is saved")
-        print(f"go on with   rl-training tune {pasted(folder)}")
+        print(f"stopped by {signal_name(done.interrupted)}; everything is saved")
+        print(f"resume it    rl-training tune {pasted(folder)}")
     elif best is not None:
         print(f"best         trial {best['number']} of {len(done.trials)}: return {best['return']:.2f}")
         for name, value in best["values"].items():
             print(f"             {name}: {to_yaml(value)}")
-        print("importance" if done.importance else "importance   too few trials to say")
+        print("importance" if done.importance else "importance   too few trials")
         for name, share in done.importance.items():
             print(f"{100 * share:9.0f} %  {name}")
         if done.importance:
@@ -93,5 +94,5 @@ def tune(
     if done.interrupted:
         raise typer.Exit(128 + done.interrupted)
     if best is None:
-        print("no trial was trained to its end")
+        print("no trial was trained to the end")
         raise typer.Exit(1)

@@ -139,9 +139,9 @@ def check_fit(
     name, made_in = re.sub(r"-v\d+$", "", env_id), demonstrations.env_id
     try:
         if re.sub(r"-v\d+$", "", made_in) != name:
-            raise ConfigError(f"they were made in {made_in}, not in {env_id}")
+            raise ConfigError(f"they were recorded in {made_in}, not in {env_id}")
         if made_in != env_id:
-            warnings.warn(f"{where} was made in {made_in}, and this is {env_id}", stacklevel=2)
+            warnings.warn(f"{where} was recorded in {made_in}, but this is {env_id}", stacklevel=2)
         for number, episode in enumerate(demonstrations.episodes):
             _check_observations(episode.observations, observation_space, f"episode {number}: observations")
             _check_actions(episode.actions, action_space, f"episode {number}: actions")
@@ -153,7 +153,7 @@ def _npz_path(where: str) -> Path:
     path = Path(where)
     if path.suffix != ".npz":
         raise ConfigError(
-            f"demonstrations are a file ending in .npz, or minari:ID, not {where!r}", ("demonstrations",)
+            f"demonstrations must be a file ending in .npz, or minari:ID, not {where!r}", ("demonstrations",)
         )
     return path
 
@@ -168,20 +168,20 @@ def _read_npz(where: str) -> Demonstrations:
     try:
         data = path.read_bytes()
         if not zipfile.is_zipfile(io.BytesIO(data)):
-            raise ValueError("it is no zip archive")
+            raise ValueError("it is not a zip archive")
         if about.pop("sha256", None) not in (None, hashlib.sha256(data).hexdigest()):
-            raise ConfigError("is not the file that its JSON belongs to: the SHA-256 differs")
+            raise ConfigError("does not match its JSON file: the SHA-256 differs")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
         if not all(isinstance(column, np.ndarray) for column in columns.values()):
-            raise ValueError("it holds something that is no array")
+            raise ValueError("it holds something other than arrays")
     except OSError as error:
         raise ConfigError(error.strerror or str(error)) from error
     except ConfigError:
         raise
     except (ValueError, zipfile.BadZipFile, zlib.error, KeyError, EOFError, RuntimeError) as error:
         raise ConfigError(
-            f"is no .npz file of plain arrays ({' '.join(str(error).split())[:120]})"
+            f"is not a .npz file of plain arrays ({' '.join(str(error).split())[:120]})"
         ) from error
     for name in ("format", "episodes", "returns", "lengths"):
         about.pop(name, None)
@@ -192,15 +192,15 @@ def _read_about(path: Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"{path.name}, which says what it holds, cannot be read: {error.strerror}"
-        ) from error
+        raise ConfigError(f"{path.name}, which describes it, cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path.name} is not JSON") from error
     if not isinstance(about, dict) or not isinstance(about.get("env_id"), str):
         raise ConfigError(f"{path.name} does not name its env_id")
     if about.get("format") != FORMAT:
-        raise ConfigError(f"{path.name}: format {about.get('format')!r} is not known here, only {FORMAT}")
+        raise ConfigError(
+            f"{path.name}: format {about.get('format')!r} is unknown; only {FORMAT} is supported"
+        )
     return about
 
 
@@ -211,7 +211,7 @@ def _cut(columns: Mapping[str, np.ndarray]) -> list[Episode]:
         if name not in columns:
             raise ConfigError(f"has no array {name}")
     if unknown := sorted(columns.keys() - parts - {"episode_lengths", "actions", *COLUMNS}):
-        raise ConfigError(f"has an array {unknown[0]}, which means nothing here")
+        raise ConfigError(f"has an unknown array {unknown[0]}")
     lengths = columns["episode_lengths"]
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 1).any():
         raise ConfigError("episode_lengths must be whole numbers of at least 1")

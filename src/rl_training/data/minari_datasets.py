@@ -60,7 +60,7 @@ def refuse_taken(where: str) -> None:
         parse_dataset_id(where.removeprefix(PREFIX))
         taken = Path(get_dataset_path(where.removeprefix(PREFIX))).exists()
     except Exception as error:
-        raise RunError(f"{where}: is no name of a dataset ({one_line(error)})") from error
+        raise RunError(f"{where}: is not the name of a dataset ({one_line(error)})") from error
     if taken:
         raise RunError(f"{where}: is there already; choose another name")
 
@@ -77,7 +77,7 @@ def _read_dataset(dataset_id: str) -> Demonstrations:
             raise ConfigError(f"no such local dataset; `minari download {dataset_id}` may fetch it")
         # Without its spaces Minari would import and make the environment that the file names.
         if not {"observation_space", "action_space"} <= MinariStorage.read_raw_metadata(data).keys():
-            raise ConfigError("does not say its spaces, so that reading it would run code it names")
+            raise ConfigError("does not store its spaces, so reading it would run code that it names")
         dataset = MinariDataset(data)
         episodes = [
             Episode(each.observations, *(np.asarray(getattr(each, name)) for name in ("actions", *COLUMNS)))

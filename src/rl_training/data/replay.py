@@ -188,7 +188,9 @@ class Replay(Stateful, Generic[BatchT]):
 
     def _check_that_frames_slide(self, here: np.ndarray, next_obs: np.ndarray) -> None:
         if not np.array_equal(self.observations[here], next_obs[:, -2]):
-            raise RunError("the frames of this environment's observations do not slide by one a step")
+            raise RunError(
+                "the stacked frames of this environment's observations do not shift by one per step"
+            )
 
     def _complete(self, begin: int) -> None:
         """Find what the slots from `begin` on complete."""
@@ -311,7 +313,7 @@ class Replay(Stateful, Generic[BatchT]):
         written = state["segments"]
         if written:
             if self.store is None:
-                raise ValueError("Replay: segments were saved, and there is nowhere to read them from")
+                raise ValueError("Replay: segments were saved, but there is no folder to read them from")
             for number in range(oldest // self.rows, written):
                 rows, end = self.store.read(_segment(number)), (number + 1) * self.rows
                 self._put(max(number * self.rows, oldest), end, rows)

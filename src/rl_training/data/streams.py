@@ -192,7 +192,7 @@ class StreamReplay(Stateful):
             for number in self._numbers(lane, full):
                 if self.store is None:
                     raise ValueError(
-                        "StreamReplay: segments were saved, and there is nowhere to read them from"
+                        "StreamReplay: segments were saved, but there is no folder to read them from"
                     )
                 begin = max(number * self.rows, self._oldest(lane))
                 rows = self.store.read(_segment(lane, number))

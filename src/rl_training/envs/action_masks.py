@@ -61,7 +61,9 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         # After an episode no action is taken, and some environments give no mask then.
         mask = info.get(MASK, np.ones(self.num_choices, np.int8) if over else None)
         if mask is None:
-            raise RunError(f"the environment gave an {MASK} at its first reset, and none in a later info")
+            raise RunError(
+                f"info held an {MASK} at the first reset but not later; it must hold one at every step"
+            )
         flat = np.concatenate([np.ravel(part) for part in _parts(mask, self.action_space)]).astype(np.int8)
         return (obs if isinstance(obs, dict) else {OBSERVATION: obs}) | {MASK: flat}
 
@@ -92,7 +94,7 @@ def check_mask_space(env_id: str, observation: Space, action: Space) -> None:
             f"entry for each of the {total} discrete choices"
         )
     if len(observation.spaces) == 1:
-        raise ConfigError(f"env_id {env_id!r}: its observation is nothing but an {MASK}")
+        raise ConfigError(f"env_id {env_id!r}: its observation contains only an {MASK}")
 
 
 def refuse_empty_masks(obs: object, choices: tuple[int, ...]) -> None:

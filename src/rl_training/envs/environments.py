@@ -247,7 +247,7 @@ class Environments(Stateful):
     def _drifted(self, lane: int, what: str) -> RunError:
         look = f"rl-training check-env {shlex.quote(self.env_id)}".removesuffix(" ''")
         return RunError(
-            f"environment {lane} did not come back to its saved {what} when its episode was played again: "
+            f"environment {lane} did not reproduce its saved {what} when its episode was replayed: "
             f"it is not deterministic (see `{look}`), "
             "so this run cannot be resumed exactly"
         )

@@ -70,9 +70,9 @@ def make_environments(
         check_spaces(config.env_id, lanes)
         if not lanes.has_time_limit and training:
             warnings.warn(
-                f"{config.env_id} has no time limit that Gymnasium knows of: resuming plays an open episode again "
-                f"from its start, and evaluation cuts episodes after {LONGEST_EVALUATION} steps; "
-                "max_episode_steps sets a limit",
+                f"{config.env_id} has no time limit: resuming replays an open episode "
+                f"from its start, and evaluation truncates episodes after {LONGEST_EVALUATION} steps; "
+                "set max_episode_steps to limit episodes",
                 stacklevel=2,
             )
         elif not lanes.has_time_limit:
@@ -183,7 +183,7 @@ def make_bare(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: 
         raise ConfigError(f"env_id {env_id!r} is not registered with Gymnasium{_nearest(env_id)}") from error
     except TypeError as error:
         raise ConfigError(
-            f"env_kwargs {dict(env_kwargs)} are refused by {env_id}: {one_line(error)}", ("env_kwargs",)
+            f"env_kwargs {dict(env_kwargs)} are rejected by {env_id}: {one_line(error)}", ("env_kwargs",)
         ) from error
     except Exception as error:  # whatever an environment's constructor or its module raises
         file = isinstance(error, ModuleNotFoundError) and ":" in env_id
@@ -214,7 +214,9 @@ def try_out(config: Config) -> None:
         _try_first_step(config, env)
         findings = [] if is_known(env.spec) else look_closer(env, make, making)
     for finding in findings:
-        told = f"{config.env_id}: {finding} (`rl-training check-env {shlex.quote(config.env_id)}` says more)"
+        told = (
+            f"{config.env_id}: {finding} (`rl-training check-env {shlex.quote(config.env_id)}` gives details)"
+        )
         warnings.warn(told, stacklevel=3)
 
 
@@ -230,12 +232,12 @@ def _try_first_step(config: Config, env: Env) -> None:
         settings = f"env_kwargs {config.env_kwargs}: " if config.env_kwargs else ""
         raise ConfigError(
             f"{settings}env_id {config.env_id!r} fails at its first step: {one_line(error)}; "
-            f"`rl-training check-env {shlex.quote(config.env_id)}` says more"
+            f"`rl-training check-env {shlex.quote(config.env_id)}` gives details"
         ) from error
 
 
 def _unusable(env_id: str, why: str) -> str:
-    return f"env_id {env_id!r} cannot be used: {why}; `rl-training check-env {shlex.quote(env_id)}` says more"
+    return f"env_id {env_id!r} cannot be used: {why}; `rl-training check-env {shlex.quote(env_id)}` gives details"
 
 
 def make_lanes(

@@ -43,7 +43,7 @@ def check_observation_space(space: Space, where: str) -> None:
             "MultiBinary, or a Dict or Tuple of these"
         )
     elif isinstance(space, spaces.Box) and space.dtype.kind not in "fiub":
-        raise ConfigError(f"{where} is a Box of {space.dtype}, which is not a number")
+        raise ConfigError(f"{where} is a Box of {space.dtype}; its dtype must be numeric")
 
 
 def check_action_space(space: Space, where: str, allowed: tuple[type, ...] = (*ACTIONS, *JOINT)) -> None:

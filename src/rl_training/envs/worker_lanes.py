@@ -172,7 +172,7 @@ class WorkerLanes:
             return ConfigError(GUARD)
         if code is not None and code < 0:
             how = f"its process was ended by {signal.Signals(-code).name}"
-            how += ", as by a kernel that is out of memory" if -code == signal.SIGKILL else ""
+            how += ", probably by the out-of-memory killer" if -code == signal.SIGKILL else ""
         else:
             how = (
                 "its process closed its pipe" if code is None else f"its process ended with exit code {code}"

@@ -224,7 +224,7 @@ class LiveDisplay(QuietDisplay):
         body.add_column(overflow="fold")
         body.add_row("progress", top)
         if "wall_seconds" in self.timing:
-            spent = f"{duration(self.timing['wall_seconds'])} gone"
+            spent = f"{duration(self.timing['wall_seconds'])} elapsed"
             if "pace" in self.timing:
                 left = duration(time_left(self.steps, self.total, self.timing["pace"]))
                 spent += f", {left} left, {self.timing['pace']:,.0f} steps/s"
@@ -263,7 +263,7 @@ def headline(config: Config) -> str:
 
 def finished(steps: int) -> str:
     """What a run that is resumed after its end says."""
-    return f"this run is finished: all its {steps:,} steps are done"
+    return f"this run is finished: all {steps:,} steps are done"
 
 
 def knob_names(config: Config) -> tuple[str, ...]:

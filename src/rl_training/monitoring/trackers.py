@@ -192,7 +192,7 @@ class Trackers:
                     tracker.write(step, values)
                 except Exception as error:
                     del self.open[name]
-                    self.warn(f"{name} failed and is left alone from here on ({one_line(error)})")
+                    self.warn(f"{name} failed and is disabled for the rest of the run ({one_line(error)})")
 
     def close(self, finished: bool) -> None:
         for name, tracker in self.open.items():

@@ -91,7 +91,7 @@ def read_run(
     for line in log:
         metrics.add(line, complete=SCORE not in line)
     if not metrics.names:
-        raise RunError(f"{run.path}: has no metrics yet, so there is nothing to show")
+        raise RunError(f"{run.path}: has no metrics yet")
     if log.damage:
         warn(log.damage)
     return Record(run.path, config, manifest, metrics, log.damage)

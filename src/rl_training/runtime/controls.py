@@ -312,7 +312,9 @@ def compile_knobs(config: Any) -> dict[str, Knob]:
         if value == AUTO:
             if schedule is not None or warmup:
                 part = SCHEDULE if schedule is not None else WARMUP
-                raise KnobError(f"{name}{part}: {name} is auto, so nothing else can move it", name, part)
+                raise KnobError(
+                    f"{name}{part}: {name} is auto, so it is learned and cannot be scheduled", name, part
+                )
             continue
         knobs[name] = compile_knob(control, name, value, schedule, warmup, config.total_timesteps)
     return knobs

@@ -274,7 +274,7 @@ class Engine:
             raise StorageError(
                 f"{self.store.folder}: {lost} segments were removed while the run wrote to it; not lost: "
                 f"{self.last_good.name}, saved whole from memory; lost: older checkpoints that need them; "
-                f"go on with {resume_command(self.config, self.run.path)}"
+                f"continue with {resume_command(self.config, self.run.path)}"
             )
 
     def _is_saved(self) -> bool:
@@ -288,7 +288,7 @@ class Engine:
                 files.replace_file(path, content)
                 gone.append(path)
         for path in gone:
-            self.display.warning(f"{path}: was removed or replaced while the run wrote to it; written again")
+            self.display.warning(f"{path}: was removed or replaced during the run; rewritten")
 
     def _refuse_lost_directory(self) -> None:
         """End where the run directory is no longer: what is written to its name would be no run."""
@@ -306,7 +306,7 @@ class Engine:
         )
         raise StorageError(
             f"{self.run.path}: was moved to {moved} while the run wrote to it; lost: the steps since its last "
-            f"checkpoint; not lost: {kept}; go on with {resume_command(self.config, moved)}"
+            f"checkpoint; not lost: {kept}; continue with {resume_command(self.config, moved)}"
         )
 
     def _policy(self) -> dict[str, Any]:

@@ -147,5 +147,5 @@ def refuse_other_spaces(lanes: Lanes | CompiledSpaces, made_for: tuple[Any, Any]
     ):
         if not same_layout(saved, space):
             raise CheckpointError(
-                f"{env_id} has other {name} ({space}) than this policy was made for ({saved})"
+                f"{env_id} has other {name} ({space}) than the policy was trained with ({saved})"
             )

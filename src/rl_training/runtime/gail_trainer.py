@@ -81,7 +81,9 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
     def read_expert(self) -> ExpertPairs:
         config = self.config
         if config.absorbing_states and compile_knobs(config)["gamma"].highest >= 1:
-            raise ConfigError("gamma must stay below 1 where absorbing_states last for ever", ("gamma",))
+            raise ConfigError(
+                "gamma must stay below 1 with absorbing_states: their return is an infinite sum", ("gamma",)
+            )
         where = config.demonstrations
         demonstrations = read(where).first(config.expert_episodes, where)
         check_fit(demonstrations, config.env_id, self.observation_space, self.action_space, where)

@@ -169,7 +169,7 @@ def parse_schedule(raw: object, value: float | None) -> Schedule:
         return Points(_points(raw), stairs=False, delay=0)
     if isinstance(raw, Real) and not isinstance(raw, bool):
         return Constant(number(raw, "a constant schedule"))
-    raise ScheduleError(f"a schedule is a name, a mapping or a list of points, not {raw!r}")
+    raise ScheduleError(f"a schedule must be a name, a mapping or a list of points, not {raw!r}")
 
 
 def names_start(raw: object) -> bool:

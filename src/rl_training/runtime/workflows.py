@@ -300,7 +300,9 @@ def of_task(
     """What `load_agent` gave, for one task alone; it must be named where there are several."""
     if not config.tasks:
         if task is not None:
-            raise ConfigError(f"{config.algo_name} plays {config.env_id} alone; no task can be named")
+            raise ConfigError(
+                f"{config.algo_name} has a single task, {config.env_id}; leave out --task (task=...)"
+            )
         return config, agent, saved
     if task is None and len(config.tasks) > 1:
         raise ConfigError(f"this policy plays {', '.join(config.tasks)}: name one of them (--task, task=...)")
@@ -365,7 +367,7 @@ def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display
     """The number of threads the run was made with; and in what this machine differs, with a warning, if it does."""
     threads = manifest.get("threads")
     if type(threads) is not int or threads < 1:
-        raise RunError("manifest.json: damaged (it does not say with how many threads the run was made)")
+        raise RunError("manifest.json: damaged (the number of threads is missing)")
     here: dict[str, Any] = {
         f"results of {name}": f"revision {number}" for name, number in revisions(config).items()
     }
@@ -386,7 +388,7 @@ def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display
     ]
     if changed:
         display.warning(
-            f"this run was made with {', '.join(changed)}: it may not end exactly as it would have"
+            f"this run was started with {', '.join(changed)}: its results may differ from those of an uninterrupted run"
         )
     return threads, changed
 
@@ -439,9 +441,9 @@ def check_best(engine: Engine) -> None:
         if run.best.exists():
             engine.trainer.close()
             raise CheckpointError(
-                f"{error}; the run's checkpoints are intact: remove {run.best} to go on without it"
+                f"{error}; the checkpoints are intact: remove {run.best} to continue without it"
             ) from error
-        engine.display.warning(f"{run.best}: is gone; the next evaluation counts as the best so far")
+        engine.display.warning(f"{run.best}: is missing; the next evaluation becomes the best so far")
         progress.best_return = -math.inf
 
 
@@ -469,7 +471,7 @@ def check_log(
     if damage is not None and not accept:
         raise RunError(
             f"{run.metrics_path}: {damage}; the checkpoint is intact: --accept-damaged-log "
-            "(accept_damaged_log=True) goes on from it, with the log as it is"
+            "(accept_damaged_log=True) continues from it and keeps the log as it is"
         )
     progress |= {"metrics_bytes": mark.length, "chain": mark.value, "chain_begins": mark.begins}
     if damage is None:
@@ -521,7 +523,7 @@ def saved_config(saved: Mapping[str, Any], trust: bool = False) -> Config:
     """The config that a checkpoint's policy, or a manifest, was saved with."""
     config = saved["config"]
     if "extends" in config:
-        raise CheckpointError("damaged: a saved config extends nothing")
+        raise CheckpointError("damaged: a saved config cannot extend another")
     return load_run_config(config, trust=trust)
 
 

@@ -132,9 +132,7 @@ class ActorLearnerConfig(Config):
     @model_validator(mode="after")
     def _fits_together(self) -> ActorLearnerConfig:
         if self.cell is not None and self.precision != "fp32":
-            raise refused(
-                "precision", "must be fp32 where there is a cell, which knows single precision only"
-            )
+            raise refused("precision", "must be fp32 with a recurrent cell")
         if self.min_actors > self.num_actors:
             raise refused("min_actors", f"must be at most num_actors = {self.num_actors}")
         if self.fleet != "ray" and (self.ray_address is not None or self.ray_resources):
@@ -168,9 +166,7 @@ class OffPolicyConfig(Config):
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> OffPolicyConfig:
         if self.normalize_rewards:
-            raise refused(
-                "normalize_rewards", "must be false: a replay holds rewards of all ages as they were"
-            )
+            raise refused("normalize_rewards", "must be false: the replay buffer stores rewards as they are")
         if self.precision != "fp32":
             raise refused("precision", f"must be fp32 for {self.algo_name}")
         return self

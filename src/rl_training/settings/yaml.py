@@ -38,7 +38,7 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise ConfigError(f"{path}: a config of more than {MAX_BYTES // 1000} kB is not a config")
+            raise ConfigError(f"{path}: larger than {MAX_BYTES // 1000} kB, the limit for a config")
         return content.decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None

@@ -47,7 +47,7 @@ def mark_of(progress: Mapping[str, object]) -> Mark | None:
         return None
     length, value, begins = (progress.get(name) for name in ("metrics_bytes", FIELD, "chain_begins"))
     if type(length) is not int or type(value) is not str or type(begins) is not int:
-        raise CheckpointError("damaged: the checkpoint does not say where it stands in metrics.jsonl")
+        raise CheckpointError("damaged: the checkpoint's position in metrics.jsonl is missing")
     return Mark(length, value, begins)
 
 
@@ -188,7 +188,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise RunError(f"{path}: cannot be read: {reason(error)}") from error
     with file:
         if not isinstance(file, BytesIO) and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise RunError(f"{path}: cannot be read: it is no regular file")
+            raise RunError(f"{path}: cannot be read: it is not a regular file")
         yield file
 
 

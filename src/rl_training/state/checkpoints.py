@@ -86,7 +86,7 @@ def save_policy(path: Path, step: int, tree: Mapping[str, object]) -> Path:
         _settle(path)
         _publish(path, contents)
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {reason(error)}; the one before it is kept") from error
+        raise StorageError(f"cannot write {path}: {reason(error)}; the previous one is kept") from error
     return path
 
 
@@ -148,7 +148,7 @@ def newest_good_checkpoint(
             raise
         except CheckpointError as error:
             if warn is not None:
-                warn(f"{error}; trying the one before")
+                warn(f"{error}; trying the previous one")
     if candidates:
         raise CheckpointError(f"{folder}: none of the {len(candidates)} checkpoints can be read")
     return None
@@ -237,7 +237,7 @@ def _decode(folder: Folder, listed: Any, tree: dict[str, Any], *, whole: bool) -
         if name not in decoders:
             decoders[name] = Decoder(_tensors(folder, name, listed))
         if decoders[name].used != decoders[name].tensors.keys():
-            raise ValueError(f"{name} holds tensors that belong to nothing")
+            raise ValueError(f"{name} holds tensors that nothing refers to")
     return decoded
 
 
@@ -357,4 +357,4 @@ def _checksum_line(text: bytes) -> bytes:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

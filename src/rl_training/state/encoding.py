@@ -129,7 +129,7 @@ class Decoder:
 
     def _item(self, item: object, depth: int) -> tuple[str | int, Any]:
         if not (isinstance(item, list) and len(item) == 2 and type(item[0]) in (str, int)):
-            raise ValueError("an entry of a dict that is no pair of key and value")
+            raise ValueError("a dict entry that is not a pair of key and value")
         return item[0], self.decode(item[1], depth + 1)
 
     def _take(self, name: str, kind: str) -> Any:

@@ -155,7 +155,7 @@ class AppendLog:
         """Cut the log back to `length` bytes."""
         self.flush()
         if length > self._written:
-            raise RunError(f"{self.path}: {self._written} bytes are left of {length}; the file has been cut")
+            raise RunError(f"{self.path}: {self._written} bytes are left of {length}; the file was truncated")
         os.ftruncate(self._descriptor, length)
         self._written = length
 

@@ -62,7 +62,7 @@ def _any_changed(top: Path) -> bool:
     listed = _git("-C", str(top), "ls-files", "--stage", "--debug", "-z")
     entries = list(ENTRY.finditer(listed))
     if sum(len(entry[0]) for entry in entries) != len(listed):
-        raise ValueError("git lists its index in a form that is not known here")
+        raise ValueError("unknown format of git's index")
     return any(_changed(top, *entry.groups()) for entry in entries)
 
 

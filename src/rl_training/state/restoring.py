@@ -47,7 +47,7 @@ def taking_over(path: str | Path, changes: Iterable[str] = ()) -> Iterator[None]
                 f"{names}: the state of {Path(path).name} does not fit this change; train a new run instead"
             ) from error
         raise CheckpointError(
-            f"{path}: is whole, but holds what no training writes ({one_line(error)}); use another checkpoint"
+            f"{path}: is intact, but holds values that no training writes ({one_line(error)}); use another checkpoint"
         ) from error
 
 
@@ -74,7 +74,7 @@ class _Budget(TorchFunctionMode):
             whole = [number for number in size if type(number) is int]
             self.left -= abs(math.prod(whole)) if whole else 0
         if self.left < 0:
-            raise ValueError("its config describes a larger network than was saved")
+            raise ValueError("its config describes a larger network than the saved one")
         return func(*args, **(kwargs or {}))
 
 

@@ -96,7 +96,7 @@ class RunDirectory:
             raise RunError(f"{path}: not a run directory (it has no config.yaml)")
         for part in (run.checkpoints, run.best, run.replay, run.path / "tensorboard", run.path / "wandb"):
             if part.is_symlink():  # what is written and removed there would be outside
-                raise RunError(f"{part}: is a link; a run keeps its files inside its own directory")
+                raise RunError(f"{part}: is a symbolic link; a run keeps its files inside its own directory")
         return run
 
     def lock(self) -> RunLock:

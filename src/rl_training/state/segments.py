@@ -124,10 +124,10 @@ def _size(path: Path) -> int:
 def check_entries(entries: object) -> Entries:
     """The list of segments in a checkpoint, if it has the right form; ValueError otherwise."""
     if not isinstance(entries, dict) or len(entries) > MAX_SEGMENTS:
-        raise ValueError("its list of segments is none")
+        raise ValueError("its list of segments is invalid")
     for name, entry in entries.items():
         if not NAME.fullmatch(name):
-            raise ValueError(f"no name of a segment: {name!r:.80}")
+            raise ValueError(f"not the name of a segment: {name!r:.80}")
         if not (isinstance(entry, dict) and entry.keys() == {"bytes", "sha256"}):
             raise ValueError(f"an entry without size and checksum: {name}")
         if type(entry["bytes"]) is not int or not 0 <= entry["bytes"] <= MAX_SEGMENT_BYTES:
@@ -159,7 +159,7 @@ def _open(path: Path) -> Iterator[Folder]:
         with Folder(path) as folder:
             yield folder
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: is not there, but a checkpoint lists segments in it") from None
+        raise CheckpointError(f"{path}: is missing, but a checkpoint lists segments in it") from None
 
 
 def _verified(folder: Folder, name: str, entry: Mapping[str, Any]) -> bytes:

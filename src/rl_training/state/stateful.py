@@ -100,7 +100,7 @@ def _save(value: Any, where: str, holders: tuple[Any, ...]) -> Any:
     if isinstance(value, np.generic) and value.dtype in NUMPY_DTYPES:
         return value
     if any(value is holder for holder in holders):
-        raise refusal(where, f"leads back to the {type(value).__name__} it is a part of")
+        raise refusal(where, f"refers back to the {type(value).__name__} that contains it")
     holders = (*holders, value)
     if isinstance(value, Stateful):
         if type(value).state_dict is not Stateful.state_dict:  # the object knows better
@@ -187,7 +187,7 @@ def _require_same_kind(current: object, saved: Any, where: str) -> None:
     here, there = _kind(current), _kind(saved)
     if here is not there and not (here is float and there is int):
         names = f"{here.__name__} here, but {there.__name__} was saved"
-        raise ValueError(f"{where}: {names}; if it changes while a run goes on, name it in `varying`")
+        raise ValueError(f"{where}: {names}; if it changes during a run, name it in `varying`")
     if there is int and not -(2**63) <= int(saved) < 2**63:
         raise ValueError(f"{where}: a whole number beyond 64 bits was saved")
 
@@ -202,7 +202,7 @@ def _kind(value: object) -> type:
 def _fresh(saved: object, where: str) -> Any:
     """A copy of a saved value for a place that holds nothing to fill."""
     if isinstance(saved, ObjectState):
-        raise ValueError(f"{where}: the state of an object was saved, and there is no object here to take it")
+        raise ValueError(f"{where}: the state of an object was saved, but there is no object to load it into")
     if isinstance(saved, torch.Tensor):
         return saved.clone()
     if isinstance(saved, np.ndarray):

@@ -98,7 +98,7 @@ def self_test() -> list[dict[str, Any]]:
 
         return [
             _tried("trains PPO on CartPole-v1 for 1,024 steps", trains),
-            _tried("goes on from the middle to the same bytes", goes_on_exactly),
+            _tried("resumes from the middle, byte for byte", goes_on_exactly),
             _tried("plays an episode with the trained policy", plays),
         ]
 

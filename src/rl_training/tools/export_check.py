@@ -49,7 +49,7 @@ def compare(graph: Any, run: Callable[[list[np.ndarray]], dict[str, np.ndarray]]
             wanted |= {f"next_{name}": part.numpy() for name, part in after}
         for name, value in wanted.items():
             if exported[name].dtype != value.dtype or exported[name].shape != value.shape:
-                raise ExportError(f"the exported policy gives another kind of {name} than the original")
+                raise ExportError(f"the exported policy returns {name} of another type than the original")
         apart = {name: _apart(exported[name], value) for name, value in wanted.items() if name != "action"}
         apart["action"] = _actions_apart(exported["action"], wanted, graph.action_space)
         name = max(apart, key=lambda name: apart[name])

@@ -73,8 +73,8 @@ def export_policy(
     left_out = type(agent).greedy_leaves_out
     if left_out and not without_search:
         raise UserError(
-            f"the policy of {config.algo_name} acts by {left_out}, which is no graph: --without-search exports what "
-            "its network alone would choose, and `rl_training.load_policy` acts with all of it"
+            f"the policy of {config.algo_name} acts by {left_out}, which is not a graph: --without-search exports what "
+            "the network alone would choose, and `rl_training.load_policy` acts with the search"
         )
     observation_space, action_space = (
         space_from_json(saved[f"{name}_space"]) for name in ("observation", "action")
@@ -116,7 +116,7 @@ def refuse_target(target: Path) -> None:
     if target.exists():
         raise UserError(f"--to {target}: is there already")
     if not target.parent.is_dir():
-        raise UserError(f"--to {target}: there is no folder {target.parent}")
+        raise UserError(f"--to {target}: no such directory: {target.parent}")
     if target.suffix == ".onnx":
         require_extra("onnx", f"--to {target}")
 

@@ -91,7 +91,7 @@ def refuse_video(path: Path) -> None:
     if path.exists():
         raise UserError(f"--video {path}: is there already")
     if not path.parent.is_dir():
-        raise UserError(f"--video {path}: there is no folder {path.parent}")
+        raise UserError(f"--video {path}: no such directory: {path.parent}")
     require_extra("video", "--video")
 
 

@@ -97,7 +97,7 @@ def read_space(path: str | Path, base: Config) -> Space:
         raise ConfigError(f"--space {path}: no such file")
     data, lines = parse_yaml(read_text(path), str(path))
     if not isinstance(data, dict) or not data:
-        raise ConfigError(f"{path}:1: a space is a mapping of keys to what shall be tried")
+        raise ConfigError(f"{path}:1: a search space must be a mapping of keys to ranges or lists")
     keys = accepted_keys(type(base))
     reader = Reader(str(path), lines)
     for key in data:
@@ -106,7 +106,7 @@ def read_space(path: str | Path, base: Config) -> Space:
     whole = {key: _is_whole(base, keys[key]) for key in data}
     space = Space({key: reader.read(value, (key,), whole[key]) for key, value in data.items()})
     if not reader.searched:
-        raise ConfigError(f"{path}:1: there is nothing to search: no range and no list")
+        raise ConfigError(f"{path}:1: the search space is empty: add a range or a list")
     for corner in (
         Corner(low=True),
         Corner(low=False),
