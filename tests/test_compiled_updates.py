@@ -14,6 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from rl_training.algorithms.a2c import A2C_SLOPES
 from rl_training.algorithms.masking import MASK
 from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
 from rl_training.errors import NonFiniteError
@@ -187,19 +188,18 @@ def invented_batch(policy: ActorCriticPolicy, masked: bool, rows: int) -> dict[s
     }
 
 
+def fastest(loss: Any, slopes: Any, agent: Any, optimizer: Any, config: Any) -> Fastest:
+    return Fastest(loss, slopes, SimpleNamespace(agent=agent, optimizer=optimizer, config=config))
+
+
 def both(policy: ActorCriticPolicy, make: Any, slopes: Any, **settings: Any) -> tuple[Any, Any]:
     """The compiled update of a policy, and torch's of a copy of it."""
     config = SimpleNamespace(**DEFAULTS | settings)
     theirs = copy.deepcopy(policy)
-    ours = Fastest(slopes.of, slopes, policy, make([policy.network]), config)()
+    ours = fastest(slopes.of, slopes, policy, make([policy.network]), config)()
     assert isinstance(ours, CompiledUpdate)
-    other = Fastest(
-        slopes.of,
-        slopes,
-        theirs,
-        make([theirs.network]),
-        SimpleNamespace(**vars(config) | {"compiled_updates": False}),
-    )()
+    by_torch = SimpleNamespace(**vars(config) | {"compiled_updates": False})
+    other = fastest(slopes.of, slopes, theirs, make([theirs.network]), by_torch)()
     assert isinstance(other, TorchUpdate)
     return ours, other
 
@@ -237,6 +237,15 @@ def test_ppo_is_torchs_for_every_kind_of_action(actions: str, masked: bool, shar
     batch = invented_batch(policy, masked, 3 * HEIGHT)
     updates = both(policy, lambda modules: Adam(modules, epsilon=1e-5), PPO_SLOPES)
     assert_same(*updates, batch, 2, KNOBS, 0.5)
+
+
+@pytest.mark.parametrize(("actions", "masked"), CASES)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a2c_is_torchs_for_every_kind_of_action(actions: str, masked: bool, normalize: bool) -> None:
+    policy = actor_critic(actions, masked)
+    batch = invented_batch(policy, masked, HEIGHT + 40)
+    updates = both(policy, RMSprop, A2C_SLOPES, normalize_advantages=normalize)
+    assert_same(*updates, batch, 1, {"ent_coef": 0.3, "vf_coef": 0.7}, 0.5)
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -277,12 +286,12 @@ def test_a_loss_that_is_not_finite_moves_nothing() -> None:
 )
 def test_torch_is_used_where_compiled_code_does_not_fit(setting: dict[str, Any], why: str) -> None:
     policy = actor_critic("categorical")
-    fastest = Fastest(
+    chosen = fastest(
         ppo_loss, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS | setting)
     )
-    assert isinstance(fastest(), TorchUpdate)
-    assert fastest.path == "torch"
-    assert fastest.explained == f"torch ({why})"
+    assert isinstance(chosen(), TorchUpdate)
+    assert chosen.path == "torch"
+    assert chosen.explained == f"torch ({why})"
 
 
 def test_a_loss_of_ones_own_is_differentiated_by_torch() -> None:
@@ -292,18 +301,18 @@ def test_a_loss_of_ones_own_is_differentiated_by_torch() -> None:
         called.append(knobs)
         return ppo_loss(*said, **knobs)
 
-    update = Fastest(own, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS))()
+    update = fastest(own, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS))()
     update.differentiate(invented_batch(policy, False, 4), SimpleNamespace(**KNOBS))
     assert called == [KNOBS]
 
 
 def test_a_network_that_changes_is_seen() -> None:
     policy = actor_critic("categorical")
-    fastest = Fastest(ppo_loss, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS))
-    assert fastest.path == "compiled"
+    chosen = fastest(ppo_loss, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS))
+    assert chosen.path == "compiled"
     handle = policy.network.actor_head.register_forward_hook(lambda *_: None)
-    assert isinstance(fastest(), TorchUpdate)
+    assert isinstance(chosen(), TorchUpdate)
     handle.remove()
-    assert isinstance(fastest(), CompiledUpdate)
+    assert isinstance(chosen(), CompiledUpdate)
     policy.network.actor_encoder[1][1] = nn.Softplus()
-    assert fastest.explained == "torch (the policy is not of dense layers alone)"
+    assert chosen.explained == "torch (the policy is not of dense layers alone)"

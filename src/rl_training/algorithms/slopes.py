@@ -29,6 +29,9 @@ class Slopes(NamedTuple):
     columns: tuple[str, ...]  # of the batch; `advantage` is one of them
     knobs: tuple[str, ...]
     numbers: tuple[str, ...]
+    given: tuple[
+        str, ...
+    ] = ()  # columns that torch's function takes one by one, where it does not take the batch
 
 
 @njit(nogil=True, error_model="numpy")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rl_training.algorithms.a2c import a2c_loss
-from rl_training.algorithms.ppo import normalize_advantage
+from rl_training.algorithms.a2c import A2C_SLOPES, a2c_loss
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import RMSprop
+from rl_training.runtime.updates import Fastest
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.a2c import A2CConfig
 
@@ -18,10 +18,12 @@ class A2CTrainer(OnPolicyTrainer[A2CConfig]):
     """Advantage actor-critic (Mnih et al. 2016), Algorithm S3 with its actors in step: one update from all."""
 
     config_class = A2CConfig
+    transient = ("update",)
 
     def __init__(self, config: A2CConfig) -> None:
         super().__init__(config)
         self.optimizer = RMSprop([self.agent.network], decay=0.99, epsilon=1e-5)
+        self.update = Fastest(a2c_loss, A2C_SLOPES, self)
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Perform a_t according to the policy π(a_t|s_t; θ), for T steps in B environments.
@@ -29,19 +31,10 @@ class A2CTrainer(OnPolicyTrainer[A2CConfig]):
         now = knobs.after(metrics.steps)
         # R ← r_i + γR, from the value of the last state, or 0 after a terminal one; A = R - V(s_i).
         metrics.add(self.add_advantages(rollout, now))
-        batch = self.flat_batch(rollout)
-        if self.config.normalize_advantages:
-            batch["advantage"] = normalize_advantage(batch["advantage"])
         # One step on the gradients of all transitions.
-        loss, parts = a2c_loss(
-            *self.agent.evaluate(batch["obs"], batch["action"]),
-            batch["advantage"],
-            batch["return"],
-            ent_coef=now.ent_coef,
-            vf_coef=now.vf_coef,
-        )
-        metrics.add(parts)
-        metrics.add(self.optimizer.step(loss, now.learning_rate, now.max_grad_norm))
+        update = self.update()
+        metrics.add(update.differentiate(update.whole(self.flat_batch(rollout)), now))
+        metrics.add(update.step(now.learning_rate, now.max_grad_norm))
         self.agent.observe(rollout["obs"])
         return metrics
 

@@ -29,7 +29,7 @@ class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
     def __init__(self, config: PPOConfigT) -> None:
         super().__init__(config)
         self.optimizer = Adam([self.agent.network], epsilon=1e-5)
-        self.surrogate = Fastest(ppo_loss, PPO_SLOPES, self.agent, self.optimizer, config)
+        self.surrogate = Fastest(ppo_loss, PPO_SLOPES, self)
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Run the old policy for T steps in B environments.

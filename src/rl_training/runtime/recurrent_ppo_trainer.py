@@ -30,7 +30,7 @@ class RecurrentPPOTrainer(OnPolicyTrainer[RecurrentPPOConfig]):
         super().__init__(config)
         self.optimizer = Adam([self.agent.network], epsilon=1e-5)
         self.surrogate = TorchUpdate(
-            ppo_loss, PPO_SLOPES.knobs, self.evaluate, self.optimizer, config.normalize_advantages
+            ppo_loss, PPO_SLOPES, self.evaluate, self.optimizer, config.normalize_advantages
         )
 
     @classmethod

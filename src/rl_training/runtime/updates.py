@@ -43,6 +43,9 @@ class Update(Protocol):
     def parts(self, batch: Batch, epochs: int, num_minibatches: int) -> Iterable[Any]:
         """Rows [N, ...] in shuffled minibatches, `epochs` times over."""
 
+    def whole(self, batch: Batch) -> Any:
+        """All rows as one minibatch."""
+
     def differentiate(self, part: Any, now: Now) -> Numbers:
         """Find the gradient on a minibatch; what is worth logging of the loss."""
 
@@ -54,20 +57,24 @@ class TorchUpdate:
     """By torch's autograd, for any network."""
 
     def __init__(
-        self, of: Loss, knobs: tuple[str, ...], evaluate: Evaluate, optimizer: Optimizer, normalize: bool
+        self, of: Loss, slopes: Slopes, evaluate: Evaluate, optimizer: Optimizer, normalize: bool
     ) -> None:
-        self.of, self.knobs, self.evaluate = of, knobs, evaluate
-        self.optimizer, self.normalize = optimizer, normalize
+        self.of, self.knobs, self.given = of, slopes.knobs, slopes.given
+        self.evaluate, self.optimizer, self.normalize = evaluate, optimizer, normalize
         self.loss = torch.zeros(())
 
     def parts(self, batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Batch]:
         return minibatches(batch, epochs, num_minibatches)
 
+    def whole(self, batch: Batch) -> Batch:
+        return batch
+
     def differentiate(self, part: Batch, now: Now) -> Numbers:
         if self.normalize:
             part["advantage"] = normalize_advantage(part["advantage"])
         knobs = {name: getattr(now, name) for name in self.knobs}
-        self.loss, numbers = self.of(*self.evaluate(part), part, **knobs)
+        given = [part[name] for name in self.given] or [part]
+        self.loss, numbers = self.of(*self.evaluate(part), *given, **knobs)
         return numbers
 
     def step(self, learning_rate: float, max_grad_norm: float | None) -> Numbers:
@@ -103,14 +110,13 @@ class CompiledUpdate:
         self.gradient, self.sums = optimizer.gradient.numpy(), np.zeros(1 + len(of.numbers))
 
     def parts(self, batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Rows]:
-        whole = self.rows_of(batch)
+        whole = self.whole(batch)
         for _ in range(epochs):
             order = torch.randperm(len(whole.actions)).numpy()
             for start, end in even_parts(len(order), num_minibatches):
                 yield whole._replace(rows=order[start:end])
 
-    def rows_of(self, batch: Batch) -> Rows:
-        """A whole batch."""
+    def whole(self, batch: Batch) -> Rows:
         with torch.no_grad():
             inputs = self.encode(batch["obs"]).numpy()
         count, mask = len(inputs), mask_of(batch["obs"])
@@ -149,28 +155,35 @@ class CompiledUpdate:
 
 
 class Fastest:
-    """The update of a loss: compiled where the agent's network can be read as dense layers, else torch's.
+    """The update of a loss on a trainer's agent: compiled where its network can be read as dense layers, else torch's.
 
     `loss` is what torch differentiates. It has these slopes unless someone has put another function in its place.
     """
 
-    def __init__(self, loss: Loss, slopes: Slopes, agent: Any, optimizer: Optimizer, config: Any) -> None:
-        self.agent, normalize = agent, config.normalize_advantages
-        self.torch = TorchUpdate(loss, slopes.knobs, partial(_evaluate, agent), optimizer, normalize)
-
-        def compiled(network: Any) -> CompiledUpdate | None:
-            layers = actor_critic_layers(network, optimizer.parameters)
-            if layers is None:
-                return None
-            family, encode = family_table(agent.family), network.actor_encoder[0]
-            return CompiledUpdate(slopes, layers, family, encode, optimizer, normalize)
-
+    def __init__(self, loss: Loss, slopes: Slopes, trainer: Any) -> None:
+        self.loss, self.slopes, self.trainer = loss, slopes, trainer
         self.obstacle = "" if loss is slopes.of else "a loss of one's own"
-        self.obstacle = self.obstacle or _obstacle(agent, optimizer, config)
-        self.compiled = None if self.obstacle else Shortcut(agent.network, compiled)
+        self.obstacle = self.obstacle or _obstacle(trainer.agent, trainer.optimizer, trainer.config)
+        self._look()
+
+    def _look(self) -> None:
+        agent, self.optimizer = self.trainer.agent, self.trainer.optimizer
+        normalize = self.trainer.config.normalize_advantages
+        self.torch = TorchUpdate(self.loss, self.slopes, partial(_evaluate, agent), self.optimizer, normalize)
+        self.compiled = None if self.obstacle else Shortcut(agent.network, self._compiled)
+
+    def _compiled(self, network: Any) -> CompiledUpdate | None:
+        layers = actor_critic_layers(network, self.optimizer.parameters)
+        if layers is None:
+            return None
+        family, encode = family_table(self.trainer.agent.family), network.actor_encoder[0]
+        normalize = self.trainer.config.normalize_advantages
+        return CompiledUpdate(self.slopes, layers, family, encode, self.optimizer, normalize)
 
     def __call__(self) -> Update:
-        plain = type(self.agent).evaluate is EVALUATE
+        if self.trainer.optimizer is not self.optimizer:
+            self._look()
+        plain = type(self.trainer.agent).evaluate is EVALUATE
         return (taken(self.compiled) if plain else None) or self.torch
 
     def use_torch(self, why: str) -> None:
