@@ -131,7 +131,7 @@ def test_what_compiled_code_raises_is_an_environments_fault() -> None:
         (dict(env_kwargs={"sutton_barto_reward": True}), "env_kwargs"),
         (dict(env_kwargs={"render_mode": "rgb_array"}), "env_kwargs"),
         (dict(env_id="rl_training/CartPoleNoVelocity-v1"), "wrapper"),
-        (dict(env_id="Blackjack-v1"), "not compiled"),
+        (dict(env_id="Blackjack-v1"), "wrapper"),
     ],
 )
 def test_what_asks_for_more_is_refused_in_one_line(changes: dict[str, Any], words: str) -> None:
@@ -154,6 +154,13 @@ def registered_otherwise() -> Any:
         "CartPole-v1", **dict(entry_point=before.entry_point, max_episode_steps=500) | how
     )
     gym.registry["CartPole-v1"] = before
+
+
+def test_an_id_that_nobody_compiled_is_refused(monkeypatch: Any) -> None:
+    spec = gym.envs.registration.EnvSpec("Mine-v0", entry_point=gym.spec("CartPole-v1").entry_point)
+    monkeypatch.setitem(gym.registry, "Mine-v0", spec)
+    with pytest.raises(ConfigError, match="Mine-v0 is not compiled"):
+        make_environments(config_of("Mine-v0"), 2, 1, "train")
 
 
 def test_an_id_that_is_registered_otherwise_is_not_taken_for_gymnasiums(registered_otherwise: Any) -> None:

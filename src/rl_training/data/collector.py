@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -37,6 +38,14 @@ class Policy(Protocol):
         """The values of raw observations [N, ...] → [N], where the policy has a critic."""
 
 
+class RolloutPolicy(Policy, Protocol):
+    """What the collector needs besides."""
+
+    def whole_rollouts(self, environments: AnyEnvironments) -> Callable[[int], Batch | None] | None:
+        """A function that takes T steps in all environments at once and returns their columns, `next_value` among
+        them, or None where it cannot now; None where it never can."""
+
+
 class Cut(NamedTuple):
     """Where a time limit ended episodes: the step, the lanes, and their final observations and carries."""
 
@@ -62,12 +71,13 @@ class Exportable(Protocol):
 class Collector(Stateful):
     """Steps a policy in environments; what the policy carries across rollouts is kept here."""
 
-    transient = ("columns",)
+    transient = ("columns", "whole")
 
-    def __init__(self, environments: AnyEnvironments, policy: Policy) -> None:
+    def __init__(self, environments: AnyEnvironments, policy: RolloutPolicy) -> None:
         self.environments = environments
         self.carry = policy.initial(environments.count)
         self.columns: Batch = {}  # allocated once: a rollout is valid until the next one
+        self.whole = policy.whole_rollouts(environments)  # all steps in one call, where that can be
 
     def collect(self, policy: Policy, num_steps: int) -> Batch:
         """Run `policy` for T steps in all B environments.
@@ -75,8 +85,13 @@ class Collector(Stateful):
         Gives `obs`, `action` and all else the policy put out, `reward`, `terminated`, `truncated`, each
         [T, B, ...], and, for a policy with values, `next_value`: the value of where each action led.
         """
+        whole = None if self.whole is None else self.whole(num_steps)
+        if whole is not None:
+            check_finite(whole, self.environments.count)
+            self.columns = whole
+            return in_tensors(whole)
         cut = self.gather(policy, num_steps)
-        rollout = {key: tree_map(torch.from_numpy, column) for key, column in self.columns.items()}
+        rollout = in_tensors(self.columns)
         if "value" in rollout:
             rollout["next_value"] = torch.from_numpy(self._next_value(policy, cut))
         return rollout
@@ -128,6 +143,11 @@ class Collector(Stateful):
         for t, lanes, final, carry in cut:
             next_value[t, lanes] = policy.value(final, carry)
         return next_value
+
+
+def in_tensors(columns: Batch) -> Batch:
+    """Columns as tensors of the same memory."""
+    return {name: tree_map(torch.from_numpy, column) for name, column in columns.items()}
 
 
 def fresh_where_ended(policy: Policy, carry: Carry, ended: list[int]) -> Carry:

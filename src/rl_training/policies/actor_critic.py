@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from rl_training.algorithms.distributions import DiagonalGaussian
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import num_choices, refuse_empty_masks
+from rl_training.envs.compiled import AnyEnvironments
 from rl_training.kernels.acting import SmallActorCritic
 from rl_training.kernels.exact import Shortcut, taken
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.policies.base import NetworkPolicy
+from rl_training.policies.in_lanes import WholeRollouts
 from rl_training.trees import Arrays, Tensors
 
 
@@ -51,6 +53,10 @@ class ActorCriticPolicy(NetworkPolicy):
         refuse_empty_masks(obs, self.choices)
         with torch.no_grad():
             return self.choose(*self._forward(self.inputs(obs)), explore), carry
+
+    def whole_rollouts(self, environments: AnyEnvironments) -> WholeRollouts | None:
+        # A subclass may act otherwise.
+        return WholeRollouts.of(self, environments) if type(self) is ActorCriticPolicy else None
 
     def choose(self, parameters: Tensor, value: Tensor, explore: bool) -> dict[str, np.ndarray]:
         """Actions for what the network put out: drawn, or the most likely ones."""

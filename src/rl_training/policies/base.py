@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
+from rl_training.data.batch import Batch
 from rl_training.data.collector import Carry
 from rl_training.data.normalization import ObservationNormalizer
+from rl_training.envs.compiled import AnyEnvironments
 from rl_training.kernels.acting import SmallNetwork
 from rl_training.kernels.exact import Shortcut, taken
 from rl_training.state.stateful import Stateful
@@ -32,6 +35,10 @@ class NetworkPolicy(Stateful):
     def acting_carry(self, carry: Carry) -> Carry:
         """The part of the carry that acting alone needs."""
         return carry
+
+    def whole_rollouts(self, environments: AnyEnvironments) -> Callable[[int], Batch | None] | None:
+        """Rollouts in one call of compiled code, for policies that have them."""
+        return None
 
     def normalized(self, obs: Arrays) -> Any:
         """Raw observations through the normaliser as it stands."""

@@ -1,0 +1,134 @@
+"""Policies of dense layers inside compiled environments: a whole rollout is one call of compiled code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.distributions import Categorical, DiagonalGaussian
+from rl_training.data.batch import Batch
+from rl_training.data.normalization import CLIP, EPSILON, ObservationNormalizer
+from rl_training.envs.compiled import CompiledEnvironments
+from rl_training.envs.spaces import ActionCodec
+from rl_training.kernels.exact import Shortcut, is_exact
+from rl_training.kernels.layers import Layers
+from rl_training.kernels.reading import actor_critic_layers
+from rl_training.kernels.rollouts import CHOICE, NORMALS, Acting, Rolled, Scaling, roll
+from rl_training.networks.encoders import Flat, OneHot
+
+NOTHING = np.empty(0)
+KINDS = {Categorical: CHOICE, DiagonalGaussian: NORMALS}
+
+
+class WholeRollouts:
+    """An actor-critic in compiled environments; None instead of a rollout while its network is not of dense layers."""
+
+    def __init__(self, policy: Any, environments: CompiledEnvironments) -> None:
+        self.policy, self.environments = policy, environments
+        self.layers = Shortcut(policy.network, self._read)
+        self.scaling, self.rolled = scaling_of(environments.codec), None
+        self.seen_at = 0
+
+    @classmethod
+    def of(cls, policy: Any, environments: Any) -> WholeRollouts | None:
+        """For policies and environments that compiled code knows; None for all others."""
+        known = isinstance(environments, CompiledEnvironments) and type(policy.family) in KINDS
+        single = policy.device.type == "cpu" and policy.precision == "fp32"
+        return cls(policy, environments) if known and single else None
+
+    def __call__(self, num_steps: int) -> Batch | None:
+        """The columns of T steps in all lanes, valid until the next ones, with `next_value` among them."""
+        layers = self._layers()
+        if layers is None:
+            return None
+        layers.pack()
+        environments, rolled = self.environments, self._room(num_steps)
+        rolled.obs[0] = environments.rows
+        key = np.random.randint(0, 2**64, dtype=np.uint64)
+        chance = np.array([key, 0], np.uint64)
+        acting = self._acting(layers)
+        ended = environments.called(roll, environments.state, acting, self.scaling, chance, rolled)
+        environments.stand_at(rolled.obs[-1].copy(), rolled.finished[:ended])
+        action = rolled.action[..., 0] if acting.kind == CHOICE else rolled.action
+        columns = {"obs": environments.shown(rolled.obs[:-1]), "action": action}
+        names = ("log_prob", "value", "reward", "terminated", "truncated", "next_value")
+        return columns | {name: getattr(rolled, name) for name in names}
+
+    def _layers(self) -> Layers | None:
+        first = next(self.policy.network.parameters())
+        if first.data_ptr() != self.seen_at:  # an optimizer has moved the parameters into one vector
+            self.seen_at = first.data_ptr()
+            self.layers = Shortcut(self.policy.network, self._read)
+        return self.layers()
+
+    def _read(self, network: Any) -> Layers | None:
+        vector = one_vector(network)
+        layers = None if vector is None else actor_critic_layers(network, vector)
+        return layers if layers is not None and is_exact(network.actor_encoder[0], Flat, OneHot) else None
+
+    def _acting(self, layers: Layers) -> Acting:
+        inputs = self.policy.network.actor_encoder[0]
+        mean, deviation = moments_of(self.policy.normalizer)
+        one_hot = isinstance(inputs, OneHot)
+        return Acting(
+            layers.table,
+            layers.packed,
+            layers.memory,
+            layers.outputs,
+            mean,
+            deviation,
+            CLIP,
+            choices=inputs.sizes[0] if one_hot else 0,
+            first_choice=inputs.starts[0] if one_hot else 0,
+            kind=KINDS[type(self.policy.family)],
+            epsilon=0.0,
+            bounds=(0.0, 0.0),
+            valued=True,
+        )
+
+    def _room(self, steps: int) -> Rolled:
+        """Allocated once for each length."""
+        if self.rolled is None or len(self.rolled.reward) != steps:
+            count, numbers = self.environments.count, self.environments.numbers
+            choice = isinstance(self.policy.family, Categorical)
+            size = 1 if choice else self.policy.family.num_dimensions
+            column = (steps, count)
+            single = [np.empty(column, np.float32) for _ in range(4)]
+            flags = [np.empty(column, np.bool_) for _ in range(2)]
+            self.rolled = Rolled(
+                np.empty((steps + 1, count, numbers), np.float32),
+                np.empty((*column, size), np.int64 if choice else np.float32),
+                *single,
+                *flags,
+                np.empty((steps, count, numbers), np.float32),
+                np.empty((steps * count, 3)),
+            )
+        return self.rolled
+
+
+def one_vector(network: nn.Module) -> Tensor | None:
+    """The vector that all parameters of a network are views of; None where they are not."""
+    storages = {part.untyped_storage().data_ptr(): part for part in network.parameters()}
+    first = next(iter(storages.values()))
+    if len(storages) > 1 or first.dtype != torch.float32:
+        return None
+    return torch.empty(0).set_(first.untyped_storage())
+
+
+def moments_of(normalizer: ObservationNormalizer | None) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the deviation that observations are scaled by, flat; empty where they are not."""
+    if normalizer is None or normalizer.moments is None:
+        return NOTHING, NOTHING
+    moments = normalizer.moments
+    return moments.mean.reshape(-1), np.sqrt(moments.variance + EPSILON).reshape(-1)
+
+
+def scaling_of(codec: ActionCodec) -> Scaling:
+    """An action codec as compiled code reads it."""
+    if not hasattr(codec, "bounded"):
+        return Scaling(NOTHING.astype(np.bool_), NOTHING, NOTHING, NOTHING, NOTHING)
+    ends = (np.asarray(end, np.float64).reshape(-1) for end in (codec.space.low, codec.space.high))
+    return Scaling(codec.bounded, codec.half_width, codec.centre, *ends)

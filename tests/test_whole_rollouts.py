@@ -1,0 +1,145 @@
+"""Whole rollouts in compiled code: what the Python loop does, with chance of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training import load_config
+from rl_training.envs.compiled import CompiledEnvironments
+from rl_training.envs.making import make_environments
+from rl_training.policies.in_lanes import WholeRollouts
+from rl_training.registry import trainer_class
+from rl_training.state.seeding import seed_everything
+
+STEPS = 60
+CASES: dict[str, dict[str, Any]] = {
+    "choices": dict(env_id="CartPole-v1", max_episode_steps=25),
+    "normals, normalised": dict(env_id="Pendulum-v1", max_episode_steps=25, normalize_observations=True),
+    "one-hot, one trunk": dict(env_id="FrozenLake-v1", shared_trunk=True, activation="relu"),
+    "more lanes than a block": dict(env_id="CartPole-v1", num_envs=150, max_episode_steps=25),
+}
+
+
+def trainer_of(algo: str = "ppo", **changes: Any) -> Any:
+    settings = dict(algo=algo, vectorization="compiled", num_envs=5, num_steps=STEPS, hidden_sizes=[16, 8])
+    seed_everything(7)
+    trainer = trainer_class(algo)(load_config(settings | changes))
+    # Orthogonal heads of gain 0.01 would make all actions equally likely, whatever the network says.
+    with torch.no_grad():
+        for parameter in trainer.agent.network.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    if trainer.agent.normalizer is not None:
+        trainer.agent.observe(trainer.collector.environments.obs[None] * 1.5 + 0.1)
+    return trainer
+
+
+def rollout_of(trainer: Any, steps: int = STEPS) -> Any:
+    columns = trainer.collector.whole(steps)
+    assert columns is not None
+    return {name: column.copy() for name, column in columns.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_columns_are_what_the_python_loop_gives_for_its_actions(case: str) -> None:
+    trainer = trainer_of(**CASES[case])
+    agent, rolled = trainer.agent, rollout_of(trainer)
+    again = make_environments(trainer.config, trainer.config.num_envs, trainer.config.seed, "train")
+    assert isinstance(again, CompiledEnvironments)
+    for t in range(STEPS):
+        assert rolled["obs"][t].tobytes() == again.obs.tobytes()
+        value = agent.value(again.obs, ())
+        assert np.allclose(rolled["value"][t], value, rtol=1e-4, atol=1e-5)
+        with torch.no_grad():
+            inputs, action = agent.inputs(again.obs), torch.from_numpy(rolled["action"][t])
+            log_prob = agent.evaluate(inputs, action)[0].numpy()
+        assert np.allclose(rolled["log_prob"][t], log_prob, rtol=1e-4, atol=1e-5)
+        step = again.step(rolled["action"][t])
+        assert rolled["reward"][t].tobytes() == step.reward.astype(np.float32).tobytes()
+        assert rolled["terminated"][t].tobytes() == step.terminated.tobytes()
+        assert rolled["truncated"][t].tobytes() == step.truncated.tobytes()
+        led_to = np.where(step.truncated, agent.value(step.next_obs, ()), agent.value(again.obs, ()))
+        assert np.allclose(rolled["next_value"][t], led_to, rtol=1e-4, atol=1e-5)
+    environments = trainer.collector.environments
+    assert environments.obs.tobytes() == again.obs.tobytes()
+    assert environments.take_finished() == again.take_finished() != []
+    for mine, other in zip(environments.state, again.state, strict=True):
+        assert mine.tobytes() == other.tobytes()
+
+
+def test_choices_are_drawn_by_their_probabilities() -> None:
+    trainer = trainer_of(env_id="Acrobot-v1", num_envs=4000)
+    obs = trainer.collector.environments.obs
+    with torch.no_grad():
+        chances = torch.softmax(trainer.agent.network.policy(trainer.agent.inputs(obs)), -1).numpy()
+    rolled = rollout_of(trainer, 1)
+    taken = np.eye(3)[rolled["action"][0]]
+    # The number of times each is taken, against its mean and its standard deviation.
+    spread = np.sqrt((chances * (1 - chances)).sum(0))
+    assert (np.abs((taken - chances).sum(0)) < 4 * spread).all() and (taken.sum(0) > 0).all()
+
+
+def test_normals_are_drawn_with_their_mean_and_deviation() -> None:
+    trainer = trainer_of(env_id="Pendulum-v1", num_envs=4000)
+    obs = trainer.collector.environments.obs
+    with torch.no_grad():
+        mean, log_std = trainer.agent.network.policy(trainer.agent.inputs(obs)).chunk(2, -1)
+    rolled = rollout_of(trainer, 1)
+    noise = ((rolled["action"][0] - mean.numpy()) / log_std.exp().numpy()).ravel()
+    assert abs(noise.mean()) < 4 / np.sqrt(4000)
+    assert abs(noise.std() - 1) < 4 / np.sqrt(8000)
+    assert abs((np.abs(noise) < 0.6745).mean() - 0.5) < 4 * 0.5 / np.sqrt(4000)
+
+
+def test_a_rollout_is_a_function_of_the_seed() -> None:
+    def actions(seed: int) -> bytes:
+        trainer = trainer_of(env_id="CartPole-v1")
+        seed_everything(seed)
+        return rollout_of(trainer)["action"].tobytes()
+
+    assert actions(1) == actions(1) != actions(2)
+
+
+def test_the_next_rollout_goes_on_where_the_last_one_ended() -> None:
+    trainer = trainer_of(env_id="CartPole-v1")
+    rollout_of(trainer)
+    before = trainer.collector.environments.obs.copy()
+    assert rollout_of(trainer, 7)["obs"][0].tobytes() == before.tobytes()
+
+
+def test_weights_that_moved_act() -> None:
+    trainer = trainer_of(env_id="CartPole-v1")
+    first = rollout_of(trainer, 2)["value"]
+    with torch.no_grad():
+        trainer.agent.network.critic_head.bias += 100
+    assert (rollout_of(trainer, 2)["value"] > first + 50).all()
+
+
+def test_a_hook_sends_acting_through_the_modules() -> None:
+    trainer = trainer_of(env_id="CartPole-v1")
+    called: list[int] = []
+    handle = trainer.agent.network.register_forward_hook(lambda *args: called.append(1))
+    assert trainer.collector.whole(STEPS) is None
+    trainer.collector.collect(trainer.agent, 3)
+    assert len(called) >= 3
+    handle.remove()
+    assert trainer.collector.whole(STEPS) is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [dict(vectorization="sync"), dict(precision="bf16"), dict(algo="recurrent_ppo"), dict(env_id="Taxi-v4")],
+)
+def test_all_else_goes_through_the_python_loop(changes: dict[str, Any]) -> None:
+    settings = dict(
+        env_id="CartPole-v1", vectorization="compiled", num_envs=2, num_steps=4, num_minibatches=1
+    )
+    config = load_config(dict(algo="ppo") | settings | changes)
+    trainer = trainer_class(config.algo)(config)
+    whole: WholeRollouts | None = trainer.collector.whole
+    assert whole is None or whole(4) is None
+    rollout = trainer.collector.collect(trainer.agent, 4)
+    assert rollout["next_value"].shape == (4, 2)
