@@ -22,7 +22,8 @@ class Corridor(gym.Env):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self.place = max(0, self.place + (1 if action == 1 else -1))
-        return self.look(), -1.0, self.place >= self.length, False, {}
+        arrived = self.place >= self.length
+        return self.look(), -1.0, arrived, False, {"is_success": arrived}
 
     def look(self) -> np.ndarray:
         return np.array([self.place / self.length], np.float32)

@@ -365,6 +365,18 @@ OWN: dict[str, dict[str, Any]] = {
         normalize_observations=True,
         baseline_coef_schedule={"type": "linear", "start": 0.5, "end": 1.0},
     ),
+    "own-observer": dict(  # which asks to stop in the middle of the run, after a checkpoint
+        algo="ppo",
+        env_id=f"{EXAMPLES}/corridor.py:Corridor",
+        max_episode_steps=30,
+        info_metrics=["is_success"],
+        observers=[{f"{Path(__file__).parent}/observing.py:Notes": {"checkpoints": 3}}],
+        total_timesteps=4000,
+        num_envs=4,
+        num_steps=32,
+        num_minibatches=2,
+        hidden_sizes=[16],
+    ),
 }
 CADENCES = dict(seed=3, log_interval=200, eval_interval=1000, eval_episodes=2, checkpoint_interval=400)
 

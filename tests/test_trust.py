@@ -60,6 +60,10 @@ FOREIGN = {
         dict(algo="scalezero", env_ids=["CartPole-v1", MODULE]),
         "imports the module 'planted'",
     ),
+    "observers": (
+        dict(algo="ppo", env_id="CartPole-v1", observers=["planted:Observer"]),
+        "imports the module 'planted'",
+    ),
     "env_kwargs": (dict(algo="ppo", env_id="A-v0", env_kwargs={"of": [{"id": MODULE}]}), "may import"),
     "env_kwargs' keys": (dict(algo="ppo", env_id="A-v0", env_kwargs={"of": {MODULE: 1}}), "may import"),
     "task_kwargs": (

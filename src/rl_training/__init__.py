@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rl_training.reporting.report import write_report as report
     from rl_training.runtime.controls import Knobs
     from rl_training.runtime.metrics import Metrics
+    from rl_training.runtime.observers import Observer
     from rl_training.runtime.off_policy import OffPolicyTrainer
     from rl_training.runtime.on_policy import OnPolicyTrainer
     from rl_training.runtime.optim import Adam
@@ -43,6 +44,7 @@ __all__ = [
     "Config",
     "Knobs",
     "Metrics",
+    "Observer",
     "OffPolicyConfig",
     "OffPolicyTrainer",
     "OnPolicyConfig",
@@ -81,6 +83,7 @@ _HOMES = {
     "Config": "rl_training.settings.config:Config",
     "Knobs": "rl_training.runtime.controls:Knobs",
     "Metrics": "rl_training.runtime.metrics:Metrics",
+    "Observer": "rl_training.runtime.observers:Observer",
     "OffPolicyConfig": "rl_training.settings.families:OffPolicyConfig",
     "OffPolicyTrainer": "rl_training.runtime.off_policy:OffPolicyTrainer",
     "OnPolicyConfig": "rl_training.settings.families:OnPolicyConfig",

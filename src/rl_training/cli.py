@@ -35,6 +35,7 @@ from rl_training.errors import (
     EnvironmentFault,
     ExportError,
     NonFiniteError,
+    ObserverError,
     StorageError,
     UserError,
     traceback_of,
@@ -61,7 +62,7 @@ class OneLineErrors(TyperGroup):
             return super().main(*args, **options) or 0
         except UserError as error:
             return fail(2, error)
-        except (NonFiniteError, StorageError, ExportError) as error:
+        except (NonFiniteError, StorageError, ExportError, ObserverError) as error:
             return fail(1, error)
         except EnvironmentFault as error:  # what helps is the environment's own traceback
             print(traceback_of(error), end="", file=sys.stderr)

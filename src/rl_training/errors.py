@@ -156,6 +156,15 @@ class StorageError(RuntimeError):
     """A write that failed (disk full, no permission). The message says which last good checkpoint remains."""
 
 
+class ObserverError(RuntimeError):
+    """An observer that raised. The run was saved before it ended; `going_on` says how to go on."""
+
+    going_on = ""
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (super().__str__(), self.going_on)))
+
+
 class ExportError(RuntimeError):
     """An exported policy that does not act like the original. Nothing was written."""
 

@@ -28,6 +28,8 @@ def evaluate(
     print(f"return  {scores['mean_return']:.2f} ± {scores['std_return']:.2f}", end="  ")
     print(f"(lowest {scores['min_return']:.2f}, highest {scores['max_return']:.2f})")
     print(f"length  {scores['mean_length']:.1f} steps")
+    for name in (name for name in scores if name.startswith("info/")):
+        print(f"{printable_line(name.removeprefix('info/'))}  {scores[name]:.4g}")
     for name in (name for name in scores if re.fullmatch(r"task/.*/mean_return", name)):
         prefix = name.removesuffix("mean_return")
         print(

@@ -121,6 +121,7 @@ def print_result(result: "Result", as_json: bool) -> None:
                 "run_dir": str(result.run_dir),
                 "checkpoint_path": str(result.checkpoint_path),
                 "interrupted": interrupted,
+                "stopped": result.stopped,
                 "metrics": result.metrics,
             }
         )
@@ -132,6 +133,8 @@ def print_result(result: "Result", as_json: bool) -> None:
         print(f"resume it    {printable_line(command)}")
     else:
         metrics = result.metrics
+        if result.stopped:
+            print(f"stopped      {printable_line(result.stopped)}")
         if "eval/mean_return" in metrics:
             actions = "sampled" if result.sampled else "greedy"
             print(

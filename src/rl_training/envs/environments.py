@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -23,6 +23,9 @@ from rl_training.state.leaves import is_whole, require
 from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
 from rl_training.trees import put_rows, tree_leaves, tree_map
+
+# An episode that ended: (lane, return, length), and with `info_metrics` a dict of what was reported of them.
+Finished = tuple[Any, ...]
 
 
 class Step(NamedTuple):
@@ -76,10 +79,12 @@ class History:
 class Environments(Stateful):
     """B environments; `obs` is what to act on next, `step` acts, `finished` holds the episodes that ended."""
 
-    transient = ("lanes", "codec", "seed", "stream", "env_id", "history", "started")
+    transient = ("lanes", "codec", "seed", "stream", "env_id", "info_metrics", "history", "started")
 
-    def __init__(self, lanes: Lanes, seed: int, stream: str, env_id: str = "") -> None:
-        self.lanes, self.env_id = lanes, env_id
+    def __init__(
+        self, lanes: Lanes, seed: int, stream: str, env_id: str = "", info_metrics: Sequence[str] = ()
+    ) -> None:
+        self.lanes, self.env_id, self.info_metrics = lanes, env_id, info_metrics
         self.codec = action_codec(lanes.action_space)
         self.seed, self.stream = seed, stream
         count = lanes.count
@@ -88,7 +93,7 @@ class Environments(Stateful):
         self.seeds = np.array([self._seed(lane, 0) for lane in range(count)])
         self.returns = np.zeros(count, np.float64)
         self.lengths = np.zeros(count, np.int64)
-        self.finished: list[tuple[int, float, int]] = []  # (lane, return, length) not yet taken
+        self.finished: list[Finished] = []  # not yet taken
         # What was done since each lane's seed: rows [B, ...] since the oldest of them, and each lane's first row.
         self.history = History()
         self.started = np.zeros(count, np.int64)
@@ -113,21 +118,35 @@ class Environments(Stateful):
         if ended:
             over = stepped.over.nonzero()[0].tolist()
             if over:
-                self._begin_episodes(over)
+                self._begin_episodes(over, stepped.infos)
         return Step(stepped.obs, stepped.reward, stepped.terminated, stepped.truncated, ended)
 
-    def take_finished(self) -> list[tuple[int, float, int]]:
-        """The episodes that ended since this was last asked, as (lane, return, length)."""
+    def take_finished(self) -> list[Finished]:
+        """The episodes that ended since this was last asked."""
         finished, self.finished = self.finished, []
         return finished
 
     def close(self) -> None:
         self.lanes.close()
 
-    def _begin_episodes(self, lanes: list[int]) -> None:
+    def _reported(self, lane: int, infos: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], ...]:
+        """What the info of an episode's last step says of each of `info_metrics`."""
+        if not self.info_metrics:
+            return ()
+        info = infos[lane] if infos else {}
+        found = {name: info[name] for name in self.info_metrics if name in info}
+        for name, value in found.items():
+            if not np.isscalar(value) or isinstance(value, str | bytes) or not np.isfinite(value):
+                raise EnvironmentFault(
+                    f"reported {name} = {value!r}, of which info_metrics can make no mean", lane
+                )
+        return ({name: float(value) for name, value in found.items()},)
+
+    def _begin_episodes(self, lanes: list[int], infos: Sequence[Mapping[str, Any]] = ()) -> None:
         seeds: list[int | None] = []
         for lane in lanes:  # mostly one, for which plain indices are several times as fast as lists of them
-            self.finished.append((lane, float(self.returns[lane]), int(self.lengths[lane])))
+            episode = lane, float(self.returns[lane]), int(self.lengths[lane])
+            self.finished.append((*episode, *self._reported(lane, infos)))
             self.episode[lane] += 1
             self.returns[lane] = 0.0
             self.lengths[lane] = 0
@@ -255,7 +274,7 @@ class Environments(Stateful):
 
 def check_finished(finished: list[Any], count: int) -> None:
     """Refuse what are no ended episodes (lane, return, length) of so many lanes."""
-    fits = (type(one) is tuple and len(one) == 3 and is_whole(one[0], high=count) for one in finished)
+    fits = (type(one) is tuple and len(one) in (3, 4) and is_whole(one[0], high=count) for one in finished)
     require(all(fits), "Environments.finished: no episodes")
 
 

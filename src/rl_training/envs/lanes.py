@@ -8,7 +8,7 @@ episode begins with `reset` and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
@@ -32,7 +32,8 @@ class Stepped(NamedTuple):
     """What the actions led to, [B, ...] each.
 
     `terminated` and `truncated` are what learning must know. Where a game goes on although learning treats it as
-    ended (a lost life), `over` is False; `score` is the reward before any clipping.
+    ended (a lost life), `over` is False; `score` is the reward before any clipping. `infos` are the environments' own,
+    one for each lane, or () where lanes have none to give.
     """
 
     obs: Observation
@@ -41,6 +42,7 @@ class Stepped(NamedTuple):
     truncated: np.ndarray
     score: np.ndarray
     over: np.ndarray
+    infos: Sequence[Mapping[str, Any]] = ()
 
 
 class Replayed(NamedTuple):
@@ -116,7 +118,7 @@ class LocalLanes:
         try:
             # Elements stay numpy's own: Gymnasium checks those faster than Python's numbers.
             stepped = [env.step(action) for env, action in zip(envs, actions, strict=True)]
-            rows, rewards, ended, cut, _ = zip(*stepped, strict=True)
+            rows, rewards, ended, cut, infos = zip(*stepped, strict=True)
             reward = np.array(rewards, np.float64)
             terminated, truncated = np.array(ended, np.bool_), np.array(cut, np.bool_)
             if reward.ndim + terminated.ndim + truncated.ndim != 3:
@@ -129,7 +131,7 @@ class LocalLanes:
         self.clock += 1
         if self.clock >= min(self.due):
             truncated |= self.clock == np.array(self.due)
-        return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated)
+        return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated, infos)
 
     def replay(self, seeds: Sequence[int], actions: Sequence[Actions]) -> Replayed:
         lanes = range(self.count)

@@ -54,6 +54,8 @@ def make_environments(
     recipe = Recipe.of(config)
     if is_atari(config.env_id):
         refuse_layers_on_atari(config)
+        if config.info_metrics:
+            raise ConfigError("info_metrics: Atari's vector environment reports nothing", ("info_metrics",))
         if config.vectorization != "sync":
             raise ConfigError(
                 "vectorization: Atari games run in threads of their own; leave it at sync", ("vectorization",)
@@ -80,7 +82,8 @@ def make_environments(
             lanes = make_lanes(recipe._replace(max_episode_steps=LONGEST_EVALUATION), *how)
         if config.obeys_action_masks:
             check_mask_space(config.env_id, lanes.observation_space, lanes.action_space)
-    return Environments(lanes if through is None else through(lanes), seed, stream, config.env_id)
+    lanes = lanes if through is None else through(lanes)
+    return Environments(lanes, seed, stream, config.env_id, config.info_metrics)
 
 
 def make_compiled(config: Config, count: int, seed: int, stream: str) -> CompiledEnvironments:
@@ -132,8 +135,8 @@ def environment_protocol(config: Config) -> dict[str, Any]:
 
 
 def asks_for_more(config: Config) -> bool:
-    """Whether a config asks for more than the plain environment: something around it."""
-    return not Recipe.of(config).is_plain
+    """Whether a config asks for more than the plain environment: something around it, or what it reports."""
+    return not Recipe.of(config).is_plain or bool(config.info_metrics)
 
 
 def refuse_layers_on_atari(config: Config) -> None:

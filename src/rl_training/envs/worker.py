@@ -94,12 +94,15 @@ class Worker:
     def reset(self, seed: int | None) -> None:
         put_rows(self.columns.obs, self.lanes.reset([0], [seed]), slice(self.lane, self.lane + 1))
 
-    def step(self, action: Any = None) -> None:
+    def step(self, action: Any = None) -> dict[str, Any]:
+        """What the environment reports at the end of an episode, as far as it is plain numbers; else nothing."""
         columns, lane = self.columns, self.lane
         stepped = self.lanes.step([action] if columns.action is None else columns.action[lane : lane + 1])
         put_rows(columns.obs, stepped.obs, slice(lane, lane + 1))
         columns.reward[lane] = stepped.reward[0]
         columns.terminated[lane], columns.truncated[lane] = stepped.terminated[0], stepped.truncated[0]
+        info = stepped.infos[0] if stepped.over[0] else {}
+        return {key: value for key, value in info.items() if np.isscalar(value)}
 
     def play(self, actions: Actions) -> tuple[np.ndarray, np.ndarray]:
         obs, scores, over = self.lanes.play(0, actions)

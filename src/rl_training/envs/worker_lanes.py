@@ -95,12 +95,12 @@ class WorkerLanes:
             columns.action[...] = actions
             for lane in range(self.count):
                 self._ask(lane, "step")
-        self._answers(range(self.count))
+        infos = self._answers(range(self.count))
         reward, terminated, truncated = (
             column.copy() for column in (columns.reward, columns.terminated, columns.truncated)
         )
         obs = tree_map(np.copy, columns.obs)
-        return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated)
+        return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated, infos)
 
     def replay(self, seeds: Sequence[int], actions: Sequence[Actions]) -> Replayed:
         obs = self.reset(range(self.count), seeds)

@@ -15,7 +15,7 @@ from rl_training.reporting.columns import Columns, Curve
 from rl_training.runtime.controls import find_control
 from rl_training.settings.yaml import parse_yaml, read_text
 from rl_training.state import chain, checkpoints
-from rl_training.state.formats import FIRST_COVERED
+from rl_training.state.formats import FIRST_COVERED, STOPPED
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory, changed_keys
 
 SCORE = "eval/mean_return"
@@ -42,7 +42,14 @@ class Record(NamedTuple):
 
     @property
     def finished(self) -> bool:
-        return self.steps >= self.config["total_timesteps"]
+        """Whether the run has come to its end, of itself or because it was asked to stop."""
+        return self.steps >= self.config["total_timesteps"] or self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was asked to stop where it is now."""
+        steps = self.curve(STOPPED).steps
+        return len(steps) > 0 and int(steps[-1]) == self.steps
 
     @property
     def accepted_damage(self) -> list[str]:
@@ -86,10 +93,12 @@ def read_run(
     if changed:
         warn(f"{run.config_path}: {', '.join(changed)} differs from manifest.json, so one of them is damaged")
     knobs = knob_names(config) if only is None else ()
-    metrics = Columns(only=only, whole=SHOWN_WITH_SPREAD, expected=knobs)
+    metrics = Columns(
+        only=None if only is None else {*only, STOPPED}, whole=SHOWN_WITH_SPREAD, expected=knobs
+    )
     log = Log(run.metrics_path, _mark(run, manifest))
     for line in log:
-        metrics.add(line, complete=SCORE not in line)
+        metrics.add(line, complete=SCORE not in line and STOPPED not in line)
     if not metrics.names:
         raise RunError(f"{run.path}: has no metrics yet")
     if log.damage:

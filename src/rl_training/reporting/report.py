@@ -79,7 +79,9 @@ def summary(record: Record, timing: Timing) -> str:
     """What was trained and how it ended, in a sentence or two."""
     total = record.config["total_timesteps"]
     took = f" in {duration(seconds)}" if (seconds := timing.seconds) else ""
-    if record.finished:
+    if record.stopped:
+        text = f"Stopped as asked, after {record.steps:,} of {total:,} environment steps{took}."
+    elif record.finished:
         text = f"Trained for {record.steps:,} environment steps{took}, to its end."
     else:
         share = 100 * record.steps // total
@@ -138,7 +140,16 @@ def learning_curves(record: Record) -> list[Chart]:
     if len(mean.values):
         note = "Mean return of the last 100 training episodes; the band is one standard deviation."
         charts.append(Chart("training", "step", [_with_spread(mean, spread)], note))
-    return charts
+    return charts + [
+        Chart(
+            name,
+            "step",
+            [Series(name, *record.curve(name))],
+            "Mean of what the environment reports at the end of an episode.",
+        )
+        for name in record.metrics.names
+        if name.removeprefix("eval/").startswith("info/")
+    ]
 
 
 def _with_spread(mean: Curve, spread: Curve) -> Series:
@@ -179,7 +190,7 @@ def learning(record: Record) -> list[Chart]:
     return [Chart("length of episodes", "step", lengths)] * bool(lengths) + [
         Chart(name, "step", [Series(name, *record.curve(name))])
         for name in record.metrics.names
-        if name not in knobs and name not in RETURNS and not name.startswith("eval/")
+        if name not in knobs and name not in RETURNS and not name.startswith(("eval/", "info/"))
     ]
 
 

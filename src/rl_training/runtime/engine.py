@@ -15,7 +15,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,18 +24,20 @@ from typing import Any
 
 from rl_training.compiling import kept_from_before
 from rl_training.envs.spaces import space_to_json
-from rl_training.errors import EnvironmentFault, NonFiniteError, StorageError
+from rl_training.errors import EnvironmentFault, NonFiniteError, ObserverError, StorageError
 from rl_training.kernels.layers import forward
 from rl_training.monitoring.display import Display, Pace
 from rl_training.monitoring.trackers import Trackers
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
+from rl_training.runtime.observers import Watch
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.files import AppendLog, HeldDirectory
+from rl_training.state.formats import STOPPED
 from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
@@ -57,12 +59,13 @@ class Result:
     interrupted: int | None = None
     sampled: bool = False  # whether evaluations drew their actions
     signal: int | None = None
+    stopped: str = ""  # why an observer, or `stop_at`, ended it early
 
 
 class Progress(Stateful):
     """How far a run is, and when each thing that happens now and then was last done."""
 
-    def __init__(self) -> None:
+    def __init__(self, info_metrics: Sequence[str] = ()) -> None:
         self.iteration = 0
         self.steps = 0
         self.done_at = {"log": 0, "evaluate": 0, "checkpoint": 0}
@@ -71,7 +74,7 @@ class Progress(Stateful):
         self.chain, self.chain_begins = chain.START, 0
         self.best_return = -math.inf
         self.latest: dict[str, float] = {}  # every metric as last logged
-        self.window = MetricsWindow()
+        self.window = MetricsWindow(info_metrics)
 
     def check_state(self) -> None:
         counts = (self.iteration, self.steps, self.metrics_bytes, self.chain_begins)
@@ -81,6 +84,10 @@ class Progress(Stateful):
         require(done_at, "Progress.done_at: no steps at which things were done")
         require(not math.isnan(self.best_return), "Progress.best_return: not a number")
         require(are_finite(self.latest.values()), "Progress.latest: not a number")
+
+    def is_over(self, total: int) -> bool:
+        """Whether the run has reached its end, or was asked to stop and has come to one."""
+        return self.steps >= total or STOPPED in self.latest
 
     def due(self, what: str, every: int, total: int) -> bool:
         """Whether `every` steps have passed since a multiple of it; the end of the run is always due.
@@ -96,10 +103,18 @@ class Progress(Stateful):
 class Engine:
     """One run: its trainer, its progress and its files."""
 
-    def __init__(self, trainer: Trainer, config: Config, run: RunDirectory, display: Display) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        config: Config,
+        run: RunDirectory,
+        display: Display,
+        watch: Watch | None = None,
+    ) -> None:
         self.trainer, self.config, self.run, self.display = trainer, config, run, display
         self.controls = Controls.of(config)
-        self.progress = Progress()
+        self.progress = Progress(config.info_metrics)
+        self.watch = watch or Watch(config)
         self.last_good: Path | None = None
         self.store = SegmentStore(run.replay)
         trainer.keep_segments_in(self.store)
@@ -109,12 +124,21 @@ class Engine:
         self.store.entries = dict(tree.get("segments", {}))
         try:
             self.progress.load_state_dict(tree["progress"])
+            self._restore_watch(tree)
             self.trainer.agent.load_state_dict(tree["policy"]["agent"])
             self.trainer.load_state_dict(tree["trainer"])
         except BaseException:
             self.trainer.close()
             raise
         self.last_good = path
+
+    def _restore_watch(self, tree: Mapping[str, Any]) -> None:
+        """What the observers remember; in a fork with others they begin anew, and what stopped the run is no more."""
+        before = tree["policy"]["config"]
+        if any(before.get(key) != value for key, value in watched(self.config).items()):
+            self.progress.latest.pop(STOPPED, None)
+        elif "watch" in tree:
+            self.watch.load_state_dict(tree["watch"])
 
     def move_to(self, run: RunDirectory, checkpoint: Path) -> None:
         """Go on in another run directory, which holds the checkpoint this run was restored from."""
@@ -135,7 +159,7 @@ class Engine:
         self.pace = Pace(total)
         self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)
         try:
-            if progress.steps < total:
+            if not progress.is_over(total):
                 self.trackers.start(config, self.run)
             with stop_signals() as stop:
                 self.display.start(config, self.run.path, progress.steps, total)
@@ -145,7 +169,9 @@ class Engine:
                     *rounded_up(config, progress.steps),
                 ):
                     self.display.message(line)
-                while progress.steps < total and stop.number is None:
+                if not progress.is_over(total):
+                    self._tell()
+                while not progress.is_over(total) and stop.number is None:
                     self._iterate()
                 self._refuse_lost_directory()
                 if progress.done_at["checkpoint"] != progress.steps or not self._is_saved():
@@ -159,10 +185,10 @@ class Engine:
             finally:  # a panel that is left running would catch what is printed later
                 self.display.finish(progress.latest)
         assert self.last_good is not None
-        interrupted = stop.number if progress.steps < total else None
+        interrupted = None if progress.is_over(total) else stop.number
         sampled = config.samples_evaluations
-        latest = dict(progress.latest)
-        return Result(latest, self.run.path, self.last_good, interrupted, sampled, stop.number)
+        latest, stopped = dict(progress.latest), self.watch.reason if STOPPED in progress.latest else ""
+        return Result(latest, self.run.path, self.last_good, interrupted, sampled, stop.number, stopped)
 
     def _going_on(self) -> str:
         """What is left of a run that fails now, and the command that continues it."""
@@ -173,7 +199,7 @@ class Engine:
     def _close(self) -> None:
         """Let go of files, environments and worker processes, however the run ended."""
         self.trainer.close()
-        self.trackers.close(finished=self.progress.steps >= self.config.total_timesteps)
+        self.trackers.close(finished=self.progress.is_over(self.config.total_timesteps))
         for log in (self.metrics_log, self.timing_log):
             with self._storing():
                 log.close()
@@ -198,13 +224,47 @@ class Engine:
         progress.window.add(metrics)
         self.pace.mark(progress.steps, time.perf_counter())
         if progress.due("log", config.log_every, total):
-            self._write(progress.window.take() | self.controls.used(progress.steps) | metrics.standing)
+            self._log(metrics.standing)
         if progress.due("evaluate", config.eval_every, total):
             with self._spending("evaluate"):
                 self._evaluate()
+        self._tell()
+        if self.watch.reason and progress.steps < total:
+            self._end_early(metrics.standing)
+            total = progress.steps
         if progress.due("checkpoint", config.checkpoint_every, total):
+            self.watch.owe("checkpoint", progress.steps, {})
             with self._spending("checkpoint"):
                 self._checkpoint()
+            self._tell()
+
+    def _end_early(self, standing: Mapping[str, float]) -> None:
+        """What the end of a run has: a log line and an evaluation at its last step, and why it is the last."""
+        steps, done_at = self.progress.steps, self.progress.done_at
+        if done_at["log"] != steps:
+            done_at["log"] = steps
+            self._log(standing)
+        if done_at["evaluate"] != steps:
+            done_at["evaluate"] = steps
+            with self._spending("evaluate"):
+                self._evaluate()
+        self._write({STOPPED: 1.0}, {"stopped_by": self.watch.reason})
+        self._tell()
+        self.display.message(f"stopped at step {steps}: {self.watch.reason}")
+
+    def _tell(self) -> None:
+        """Let the observers hear of what happened; one that fails ends the run, with all of it saved."""
+        try:
+            self.watch.tell(self.last_good)
+        except ObserverError as error:
+            self._checkpoint()
+            error.going_on = self._going_on()
+            raise
+
+    def _log(self, standing: Mapping[str, float]) -> None:
+        line = self.progress.window.take() | self.controls.used(self.progress.steps) | standing
+        self._write(line)
+        self.watch.owe("log", self.progress.steps, line)
 
     @contextmanager
     def _spending(self, what: str) -> Iterator[None]:
@@ -244,7 +304,9 @@ class Engine:
         seed = fold(config.seed, "evaluate", steps)
         episodes, sample = config.eval_episodes, config.samples_evaluations
         result = evaluate(self.trainer.agent, config, episodes=episodes, seed=seed, sample=sample)
-        self._write({f"eval/{name}": value for name, value in result.items()})
+        line = {f"eval/{name}": value for name, value in result.items()}
+        self._write(line)
+        self.watch.owe("evaluation", steps, line)
         if result["mean_return"] > self.progress.best_return:
             self.progress.best_return = result["mean_return"]
             self._refuse_lost_directory()
@@ -267,6 +329,8 @@ class Engine:
                 "paths": self.trainer.paths(),
                 "segments": self.store.entries,  # the trainer's state has brought them up to date
             }
+            if self.watch.observers:
+                tree["watch"] = self.watch.state_dict()
             self.last_good = checkpoints.save_checkpoint(
                 self.run.checkpoints, self.progress.steps, tree, self.config.keep_checkpoints
             )
@@ -338,6 +402,16 @@ def update_lines(trainer: Trainer) -> list[str]:
     if COMPILED in paths and not kept_from_before(forward):
         lines.append("compiling (once)")
     return lines
+
+
+def is_over(progress: Mapping[str, Any], config: Config) -> bool:
+    """Whether the run whose saved progress this is has come to its end."""
+    return progress["steps"] >= config.total_timesteps or STOPPED in progress["latest"]
+
+
+def watched(config: Config) -> dict[str, Any]:
+    """The settings that say who watches a run."""
+    return {key: config.model_dump(mode="json")[key] for key in ("observers", "stop_at")}
 
 
 def rounded_up(config: Config, steps: int = 0) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -31,19 +32,31 @@ def evaluate(
     A policy of several tasks plays as many of each: the sums are of all of them, and beside them stand those of each
     task, as `task/NAME/mean_return` and so on.
     """
+    reported: dict[str, list[float]] = {}
     if not config.tasks:
         settings = dict(episodes=episodes, seed=seed, sample=sample, made_for=made_for)
-        return _sum_up(play(policy, config, **settings))
+        return _sum_up(play(policy, config, **settings, reported=reported)) | _means(reported, config)
     played: list[tuple[float, int]] = []
     by_task: dict[str, float] = {}
     for name in config.tasks:
         player: Any = policy.for_task(name)  # type: ignore[attr-defined]
         seen = made_for and tuple(_of_task(space, name) for space in made_for)
         settings = dict(episodes=episodes, seed=seed, sample=sample, made_for=seen)
-        episodes_played = play(player, config.of_task(name), **settings)
+        episodes_played = play(player, config.of_task(name), **settings, reported=reported)
         by_task |= {f"task/{name}/{what}": number for what, number in _sum_up(episodes_played).items()}
         played += episodes_played
-    return _sum_up(played) | by_task
+    return _sum_up(played) | _means(reported, config) | by_task
+
+
+def _means(reported: dict[str, list[float]], config: Config) -> dict[str, float]:
+    """`info/NAME`: the mean of what episodes reported of each of `info_metrics`."""
+    missing = [name for name in config.info_metrics if name not in reported]
+    if missing:
+        warnings.warn(
+            f"info_metrics: no episode of the evaluation reported {', '.join(missing)} in the info of its last step",
+            stacklevel=2,
+        )
+    return {f"info/{name}": float(np.mean(values)) for name, values in reported.items()}
 
 
 def _of_task(space: spaces.Space, name: str) -> spaces.Space:
@@ -100,10 +113,12 @@ def play(
     lanes: int = MAX_LANES,
     through: Callable[[Lanes], Lanes] | None = None,
     made_for: tuple[Any, Any] | None = None,
+    reported: dict[str, list[float]] | None = None,
 ) -> list[tuple[float, int]]:
     """Play `episodes` whole episodes; (return, length) of each. `watch` sees every step of them.
 
     made_for: the spaces that a policy from a file was made for; environments with others are refused
+    reported: takes in what the episodes report of the config's `info_metrics`
 
     Every lane plays a fixed share of the episodes: taking those that end first would favour short ones.
     New environments each time, so that nothing of an earlier evaluation can show in this one.
@@ -131,10 +146,12 @@ def play(
                     )
                     ended = bool(step.terminated[lane]), bool(step.truncated[lane])
                     watch(lane, now, deepcopy(taken[lane]), float(step.reward[lane]), ended, then)
-            for lane, returned, length in environments.take_finished():
+            for lane, returned, length, *told in environments.take_finished():
                 if share[lane]:
                     share[lane] -= 1
                     played.append((returned, length))
+                    for name, value in told[0].items() if told and reported is not None else ():
+                        reported.setdefault(name, []).append(value)
     finally:
         environments.close()
     return played

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.envs.environments import Finished
 from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.stateful import Stateful
 
@@ -24,9 +26,7 @@ class Metrics:
     and the rest of the iteration is `learn_seconds`.
     """
 
-    def __init__(
-        self, steps: int, episodes: list[tuple[int, float, int]], began: float | None = None
-    ) -> None:
+    def __init__(self, steps: int, episodes: list[Finished], began: float | None = None) -> None:
         self.steps = steps
         self.episodes = episodes  # (lane, return, length)
         self.values: dict[str, list[Tensor | float]] = {}
@@ -61,7 +61,10 @@ class MetricsWindow(Stateful):
     It is part of the state: a run that was killed between two lines must print the line it would have printed.
     """
 
-    def __init__(self) -> None:
+    # By name the last 100 values of each of `info_metrics`; no state where there are none.
+    reported: Mapping[str, deque[float]] = MappingProxyType({})
+
+    def __init__(self, info_metrics: Sequence[str] = ()) -> None:
         self.totals: dict[str, float] = {}
         self.counts: dict[str, int] = {}
         self.episodes = 0
@@ -69,7 +72,11 @@ class MetricsWindow(Stateful):
             maxlen=100
         )  # (return, length), as the field's curves show
 
+        if info_metrics:
+            self.reported = {name: deque(maxlen=100) for name in info_metrics}
+
     def check_state(self) -> None:
+        require(all(map(are_finite, self.reported.values())), "reported numbers that are none")
         counts = self.counts.keys() == self.totals.keys()
         require(counts and all(is_whole(count, low=1) for count in self.counts.values()), "counts of nothing")
         require(are_finite(self.totals.values()) and is_whole(self.episodes), "totals that are none")
@@ -81,7 +88,11 @@ class MetricsWindow(Stateful):
             self.totals[name] = self.totals.get(name, 0.0) + value
             self.counts[name] = self.counts.get(name, 0) + 1
         self.episodes += len(metrics.episodes)
-        self.recent.extend((returned, length) for _, returned, length in metrics.episodes)
+        self.recent.extend((returned, length) for _, returned, length, *_ in metrics.episodes)
+        for name, value in (
+            pair for _, _, _, *told in metrics.episodes for each in told for pair in each.items()
+        ):
+            self.reported[name].append(value)
 
     def take(self) -> dict[str, Any]:
         """The line's values; the averages begin anew."""
@@ -91,6 +102,7 @@ class MetricsWindow(Stateful):
             line["episode_return"] = float(np.mean(returns))
             line["episode_return_std"] = float(np.std(returns))
             line["episode_length"] = float(np.mean(lengths))
+        line |= {f"info/{name}": float(np.mean(values)) for name, values in self.reported.items() if values}
         line |= {name: total / self.counts[name] for name, total in self.totals.items()}
         self.totals, self.counts = {}, {}
         return line

@@ -89,7 +89,7 @@ class Task(Stateful):
     def take_finished(self) -> list[tuple[int, float, int]]:
         """The episodes that ended since this was last asked."""
         finished = self.environments.take_finished()
-        self.returns.extend(returned for _, returned, _ in finished)
+        self.returns.extend(returned for _, returned, *_ in finished)
         return finished
 
 

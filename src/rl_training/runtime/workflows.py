@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -29,8 +29,9 @@ from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
 from rl_training.registry import home_of, require_algorithm, trainer_class
 from rl_training.runtime.controls import idle_knobs
-from rl_training.runtime.engine import Engine, Result
+from rl_training.runtime.engine import Engine, Result, is_over
 from rl_training.runtime.evaluation import evaluate, record
+from rl_training.runtime.observers import Observer, Watch
 from rl_training.runtime.trainer import Trainer, as_seen, default_threads
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
@@ -57,13 +58,20 @@ def train(
     run_dir: str | Path | None = None,
     display: Display | None = None,
     quiet: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> Result:
     """Train from a config to the end of its run, in a new run directory.
+
+    `observers` are objects of your own; `resume` must be given them again. Those of the config come first.
 
     Progress is shown unless `quiet`, or by a `display` of one's own. Ctrl-C saves the run and then raises
     KeyboardInterrupt, SIGTERM raises SystemExit(143): a loop over seeds ends, and the run can be resumed.
     """
-    return or_stop(train_until_stopped(config, run_dir=run_dir, display=display or script_display(quiet)))
+    with parts.holding(observers) as names:
+        if names:
+            config = load_config(config)
+            config = load_config(config, observers=[*config.observers, *names])
+        return or_stop(train_until_stopped(config, run_dir=run_dir, display=display or script_display(quiet)))
 
 
 def or_stop(result: Result) -> Result:
@@ -85,12 +93,13 @@ def train_until_stopped(
 ) -> Result:
     """As `train`, but a signal only ends the run: the result says which one.
 
-    The trainer is made first: whatever is wrong with a config or an environment leaves no directory behind.
+    The trainer and the observers are made first: whatever is wrong with a config, an environment or a part of one's own
+    leaves no directory behind.
     """
     display = display or QuietDisplay()
     written = config if isinstance(config, Config) else load_config(config)
     config = with_picture_defaults(written, sees_pictures)
-    trainer = make_trainer(config)
+    watch, trainer = Watch(config), make_trainer(config)
     threads = threads_of(config, trainer)
     run = RunDirectory.create(run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}")
     with run.lock():
@@ -100,7 +109,7 @@ def train_until_stopped(
             display.message(told)
         for text in idle_knobs(config):
             display.warning(text)
-        return run_engine(Engine(trainer, config, run, display), threads)
+        return run_engine(Engine(trainer, config, run, display, watch), threads)
 
 
 @contextmanager
@@ -147,19 +156,22 @@ def resume(
     trust: bool = False,
     trust_env: bool = False,
     accept_damaged_log: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> Result:
     """Continue a run from its latest intact checkpoint, exactly as if it had never stopped.
 
     A run that ended is left as it is; one that was killed before its first checkpoint starts from step 0. Damage in
     metrics.jsonl is refused; with `accept_damaged_log` the run goes on and its manifest says so. `trust` allows its
-    config to reach code and other machines (`trust_env` is the older name). Progress and signals are as in `train`.
+    config to reach code and other machines (`trust_env` is the older name). Progress, signals and `observers` are as in
+    `train`.
     """
-    result = resume_until_stopped(
-        run_dir,
-        display=display or script_display(quiet),
-        trust=trust or trust_env,
-        accept_damaged_log=accept_damaged_log,
-    )
+    with parts.holding(observers):
+        result = resume_until_stopped(
+            run_dir,
+            display=display or script_display(quiet),
+            trust=trust or trust_env,
+            accept_damaged_log=accept_damaged_log,
+        )
     return or_stop(result)
 
 
@@ -191,7 +203,7 @@ def resume_until_stopped(
         if found is not None:
             with taking_over(found[0]):
                 refuse_changed_config(config, saved_config(found[1]["policy"]), run, found[0].name)
-                finished = found[1]["progress"]["steps"] >= config.total_timesteps
+                finished = is_over(found[1]["progress"], config)
                 damage = check_log(run, found[1], display, accept=accept_damaged_log)
                 if damage is not None and finished:
                     latest = dict(found[1]["progress"]["latest"])
@@ -213,7 +225,7 @@ def resume_until_stopped(
                 display.message(f"resumed from step {engine.progress.steps}")
             if damage is not None:
                 run.note(ACCEPTED_DAMAGE, **damage)
-        if changed and engine.progress.steps < config.total_timesteps:
+        if changed and not engine.progress.is_over(config.total_timesteps):
             run.note(RESUMED_ELSEWHERE, step=engine.progress.steps, changed=changed)
         return run_engine(engine, threads)
 

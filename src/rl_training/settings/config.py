@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, did_you_mean
 from rl_training.parts import Brought, brought_by, short_name
 from rl_training.runtime.controls import Control, KnobError, compile_knobs
 from rl_training.settings.fields import ConfigMeta, Units, field, knob
@@ -127,6 +127,15 @@ class Config(BaseModel, metaclass=ConfigMeta):
     checkpoint_interval: int | None = field(
         None, "Steps between checkpoints; none: 1/10 of the run, but 20000 to 50000.", ge=1
     )
+    info_metrics: tuple[str, ...] = field(
+        (), "Entries of the environment's info to report at the end of an episode, such as is_success."
+    )
+    observers: Annotated[Any, Brought("training", many=True)] = field(
+        [], "Observers of the run: module:Class or FILE.py:Class, with arguments."
+    )
+    stop_at: dict[str, Any] | None = field(
+        None, "Stop early: {metric: NAME, at_least: NUMBER} or {metric: NAME, at_most: NUMBER}."
+    )
     tensorboard: bool = field(False, "Also write metrics as TensorBoard events (extra `tensorboard`).")
     wandb: bool = field(False, "Also log metrics to Weights & Biases (extra `wandb`).")
     mlflow: bool = field(False, "Also log metrics to MLflow (extra `mlflow`).")
@@ -146,6 +155,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
             except ValidationError as error:
                 raise explain(type(self).model_fields, error) from None
             _check_knobs(self)
+            _check_stop(self)
         except FieldError as error:
             raise error.renamed(written) from None
 
@@ -243,6 +253,28 @@ def alternatives(annotation: object) -> Sequence[Any]:
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+EVALUATED = ("mean_return", "std_return", "min_return", "max_return", "mean_length", "episodes")
+
+
+def _check_stop(config: Config) -> None:
+    """Refuse a `stop_at` that says too little, or waits for a number that no evaluation gives."""
+    if (stop := config.stop_at) is None:
+        return
+    for key in stop:
+        if key not in ("metric", "at_least", "at_most"):
+            hint = did_you_mean(key, ("metric", "at_least", "at_most"))
+            raise FieldError(f"stop_at has no {key!r}{hint}", ("stop_at", key))
+    limits = [stop[key] for key in ("at_least", "at_most") if key in stop]
+    numbers = all(type(limit) in (int, float) for limit in limits)
+    if not isinstance(stop.get("metric"), str) or not limits or not numbers:
+        raise FieldError("stop_at needs a metric and a number at_least or at_most", ("stop_at",))
+    known = [f"eval/{name}" for name in (*EVALUATED, *(f"info/{name}" for name in config.info_metrics))]
+    metric = stop["metric"]
+    if metric.startswith("eval/") and metric not in known and not metric.startswith("eval/task/"):
+        hint = did_you_mean(metric, known) or f"; there are {', '.join(known)}"
+        raise FieldError(f"stop_at: no evaluation gives {metric}{hint}", ("stop_at", "metric"))
 
 
 def _check_knobs(config: Config) -> None:

@@ -5,3 +5,5 @@ FORMAT = 2
 SHARED_REVISION = 2
 # From this format on, every line of metrics.jsonl carries a hash and the manifest a checksum.
 FIRST_COVERED = 2
+# The metric in the last line of a run that was asked to stop.
+STOPPED = "stopped"

@@ -21,13 +21,14 @@ from rl_training.errors import (
     ConfigError,
     EnvironmentFault,
     NonFiniteError,
+    ObserverError,
     StorageError,
     UserError,
     one_line,
 )
 
 SIZES_ONE_BY_ONE = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)  # also as (2, 3) in one
-OURS = (UserError, StorageError, NonFiniteError, EnvironmentFault)
+OURS = (UserError, StorageError, NonFiniteError, EnvironmentFault, ObserverError)
 
 
 @contextmanager

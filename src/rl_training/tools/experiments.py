@@ -24,6 +24,7 @@ from rl_training.errors import (
     ConfigError,
     EnvironmentFault,
     NonFiniteError,
+    ObserverError,
     RunError,
     StorageError,
     UserError,
@@ -209,7 +210,7 @@ def _look(run: SeedRun, config: Config) -> None:
     if newest is not None:
         progress = newest[1]["progress"]
         run.steps, run.metrics = int(progress["steps"]), dict(progress["latest"])
-    if newest is not None and run.steps >= config.total_timesteps:
+    if newest is not None and workflows.is_over(newest[1]["progress"], config):
         saved = checkpoints.load_checkpoint(newest[0], only="policy")["policy"]
         workflows.refuse_other_config(newest[0], workflows.saved_config(saved), config)
         run.status = "done"
@@ -259,7 +260,7 @@ def _train_one(settings: dict[str, object], path: Path, pipe: connection.Connect
         pipe.send(("end", "stopped" if result.interrupted else "done", ""))
     except SystemExit:
         pipe.send(("end", "stopped", ""))
-    except (UserError, NonFiniteError, StorageError, EnvironmentFault) as error:
+    except (UserError, NonFiniteError, StorageError, EnvironmentFault, ObserverError) as error:
         pipe.send(("end", "failed", " ".join(str(error).splitlines())))
 
 

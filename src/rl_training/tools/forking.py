@@ -31,6 +31,7 @@ from rl_training.runtime.workflows import (
 from rl_training.settings.config import Config
 from rl_training.settings.loading import load_run_config
 from rl_training.state import chain, checkpoints, files
+from rl_training.state.formats import STOPPED
 from rl_training.state.restoring import taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
 from rl_training.trust import refuse_untrusted
@@ -89,7 +90,7 @@ def fork_until_stopped(
     refuse_untrusted(config, trust, own=changes)
     refuse_changed_config(old, begun_with(parent, manifest), parent, "manifest.json")
     threads, _ = check_manifest(manifest, old, display)
-    _refuse_what_cannot_change(config, changes, step, path)
+    _refuse_what_cannot_change(config, changes, step, path, STOPPED in tree["progress"]["latest"])
     with taking_over(path):
         damage = check_log(parent, tree, display, accept=accept_damaged_log)
 
@@ -146,12 +147,19 @@ def _changes(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     return {name: (before.get(name), value) for name, value in after.items() if value != before.get(name)}
 
 
-def _refuse_what_cannot_change(config: Config, changes: Mapping[str, object], step: int, path: Path) -> None:
+def _refuse_what_cannot_change(
+    config: Config, changes: Mapping[str, object], step: int, path: Path, stopped: bool
+) -> None:
     for name in changes:
         if name in config.kept_by_forks():
             raise ConfigError(
                 f"{name}: a fork keeps it, because {path.name} is laid out by it; train a new run"
             )
+    if stopped and not {"observers", "stop_at"} & changes.keys():
+        raise ConfigError(
+            f"{path} is where its run was stopped, at step {step}; change stop_at or observers, or fork an earlier "
+            "checkpoint of it"
+        )
     if step >= config.total_timesteps:
         raise ConfigError(
             f"{path} is at the end of its run (step {step} of {config.total_timesteps}); "
