@@ -7,18 +7,19 @@ BIN := $(VENV)/bin
 # One stamp per set of extras; an install runs again only when one of these files changed.
 SETUP_FILES := pyproject.toml constraints.txt hatch_build.py
 
-.PHONY: train test slow docs learn faults mutants bench lint clean help
+.PHONY: train test slow docs learn faults mutants bench lint types clean help
 
 help:
 	@echo "make train   train PPO on CartPole-v1 from the shipped config and evaluate it (about a minute)"
-	@echo "make test    the fast test suite, what a bare 'pytest -q' runs, on two cores"
-	@echo "make slow    tests of minutes: Dreamer's probes, learners with a memory, long commands of the documentation"
+	@echo "make test    the fast test suite, the same as 'pytest -q', on two cores"
+	@echo "make slow    tests that take minutes: Dreamer's probes, recurrent learners, long commands of the documentation"
 	@echo "make docs    the documentation as a site, in build/site; every warning is an error"
 	@echo "make learn   the slow learning gates"
 	@echo "make faults  the long kill and fault tests"
-	@echo "make mutants small faults planted one by one, and whether the tests notice (an hour; for developers)"
+	@echo "make mutants mutation testing (an hour; for developers)"
 	@echo "make bench   our speed, alone and against other libraries (long; see docs/benchmarks.md)"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff: lint and formatting"
+	@echo "make types   mypy"
 	@echo "make clean   remove caches and build leftovers (not .venv, not runs)"
 
 $(BIN)/pip:
@@ -73,6 +74,8 @@ bench: $(VENV)/.installed-all
 lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-test
 	@$(BIN)/mypy
 
 clean:

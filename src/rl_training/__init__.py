@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Read by torch when it is loaded; whoever sets it otherwise has their way.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Adam",
