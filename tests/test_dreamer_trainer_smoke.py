@@ -52,6 +52,27 @@ def test_the_scheduled_entropy_coefficient_is_in_the_final_metrics(tmp_path: Any
     assert {policy.act(np.zeros(4, np.float32)) for _ in range(5)} <= {0, 1}
 
 
+@pytest.mark.parametrize(("env_id", "terminal"), [("DiscreteEnding", 1), ("DiscreteCutOff", 0)])
+def test_rows_of_two_episodes_by_hand(env_id: str, terminal: int) -> None:
+    """Five steps and what the last one led to, twice: a time limit ends an episode and terminates nothing."""
+    trainer = DreamerTrainer(DreamerConfig(**TINY | dict(env_id=f"probe/{env_id}-v0")))
+    knobs, steps = Controls.of(trainer.config), trainer.config.steps_per_iteration // 2
+    for _ in range(-(-10 // steps)):
+        trainer.gather(knobs.at(0))
+    columns = {name: trainer.replay.columns[name][1, :12].astype(int).tolist() for name in ROWS}
+    assert trainer.replay.columns["obs"][1, :12, 0].tolist() == [0, 1, 2, 3, 4, 0] * 2
+    assert columns == ROWS | {"terminal": [0, 0, 0, 0, 0, terminal] * 2}
+    assert not trainer.replay.columns["action"][1, [5, 11]].any() and trainer.reward.tolist() == [0, 0]
+
+
+ROWS = {
+    "reward": [0, 1, 1, 1, 1, 1] * 2,
+    "first": [1, 0, 0, 0, 0, 0] * 2,
+    "last": [0, 0, 0, 0, 0, 1] * 2,
+    "terminal": [0] * 12,
+}
+
+
 def test_an_alias_and_a_fixed_value(tmp_path: Any) -> None:
     config = load_config(dict(algo="dreamer", **TINY) | dict(ent_coef=1e-3, lr=1e-4))
     result = train_dreamer(config, run_dir=tmp_path / "run")

@@ -124,6 +124,20 @@ def test_as_many_simulations_run_as_the_schedule_says_at_every_step(monkeypatch:
     assert searches == [(1, 1)], "evaluation searches as long as training did last"
 
 
+def test_a_search_has_noise_where_it_explores_and_none_where_it_does_not(monkeypatch: Any) -> None:
+    real, drawn = scalezero_policy.gumbel_muzero_search, []
+
+    def search(*inputs: Any, **options: Any) -> Any:
+        drawn.append(float(np.abs(options["gumbel"]).max()))
+        return real(*inputs, **options)
+
+    monkeypatch.setattr(scalezero_policy, "gumbel_muzero_search", search)
+    policy = ScaleZeroTrainer(ScaleZeroConfig(**TINY)).agent.for_task("CartPole-v1")
+    for explore in (True, False):
+        policy.act(np.zeros((3, 4), np.float32), policy.initial(3), explore)
+    assert drawn[0] > 0 and drawn[1:] == [0.0]
+
+
 @pytest.mark.parametrize(("persistence", "share"), [(0.0, 0.0), (0.75, 0.75)])
 def test_noise_lasts_as_long_as_it_should(persistence: float, share: float, monkeypatch: Any) -> None:
     """What the searches got, times the temperature, from one step to the next in each environment."""

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_training.kernels.tree import halving_table
-from rl_training.search import Root, SearchResult, gumbel_muzero_search, muzero_search
+from rl_training.kernels.tree import advance_puct, exploration_weights, halving_table
+from rl_training.search import Root, SearchResult, gumbel_muzero_search, muzero_search, planning
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "search_mctx.npz")
 CASES = sorted({key.split("/")[0] for key in GOLDEN})
@@ -441,6 +441,27 @@ def test_an_action_that_was_never_taken_has_the_value_0(kind: str) -> None:
     result = search_either(kind, root, recurrent, 2)
     taken = result.visit_counts > 0
     assert taken.sum() == 4 and (result.q_values[taken] == 3).all() and not result.q_values[~taken].any()
+
+
+def test_the_model_is_asked_where_the_root_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees are walked on the CPU; places and actions are sent to the device of the root's tensors."""
+    root, model = random_model(2, 3)
+    asked = []
+
+    def read(latents: Any, place: torch.Tensor) -> Any:
+        asked.append(place.device.type)
+        return root.latent
+
+    def recurrent(latent: Any, action: torch.Tensor) -> Any:
+        asked.append(action.device.type)
+        return model(latent, torch.zeros(2, dtype=torch.int64))
+
+    monkeypatch.setattr(planning._Latents, "read", read)
+    for device in ("cpu", "meta"):
+        trees = planning._Trees(root, 2, None, None)
+        trees.device = torch.device(device)
+        trees.search(recurrent, advance_puct, exploration_weights(3, 1.25, 19652.0), (0.0, 0.0))
+    assert asked == ["cpu"] * 4 + ["meta"] * 4
 
 
 @either
