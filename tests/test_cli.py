@@ -122,7 +122,7 @@ BAD_CONFIGS: dict[str, tuple[str, int | None, tuple[str, ...]]] = {
     "unknown module": (changed("env_id", "no_such_module:Env-v0"), None, ("no_such_module",)),
     "unknown env argument": (GOOD + "env_kwargs: {gravitty: 3}\n", None, ("gravitty",)),
     "unsupported actions": (changed("env_id", "TextActions-v0"), None, ("Text", "Discrete")),
-    "unsupported observations": (changed("env_id", "TupleObservations-v0"), None, ("Tuple", "Box")),
+    "unsupported observations": (changed("env_id", "SequenceObservations-v0"), None, ("Sequence", "Box")),
     "unknown schedule kind": (
         GOOD + "clip_coef_schedule: linaer\n",
         10,
@@ -159,12 +159,12 @@ class TextActions(gym.Env[Any, Any]):
         return self.observation_space.sample(), {}
 
 
-class TupleObservations(TextActions):
-    observation_space = spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (3,))))
+class SequenceObservations(TextActions):
+    observation_space = spaces.Sequence(spaces.Box(-1, 1, (3,)))
     action_space = spaces.Discrete(2)
 
 
-ODD_ENVIRONMENTS: tuple[Any, ...] = (TextActions, TupleObservations)
+ODD_ENVIRONMENTS: tuple[Any, ...] = (TextActions, SequenceObservations)
 
 
 @pytest.fixture
@@ -331,6 +331,7 @@ def test_schedule_without_matplotlib_says_how_to_get_it(monkeypatch: pytest.Monk
     assert result.stderr == "error: --png needs matplotlib: `pip install -c constraints.txt -e '.[plot]'`\n"
 
 
+@pytest.mark.usefixtures("odd_environments")
 def test_check_env_passes_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     result = cli("check-env", "CartPole-v1", "--json")
     assert result.exit_code == 0
@@ -338,9 +339,9 @@ def test_check_env_passes_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer["ok"] is True
     assert {finding["name"] for finding in answer["findings"]} >= {"seeding", "replay", "autoreset"}
 
-    failing = cli("check-env", "Blackjack-v1")
+    failing = cli("check-env", "SequenceObservations-v0")
     assert failing.exit_code == 1
-    assert re.search(r"^fail  spaces  .*Tuple", failing.stdout, re.MULTILINE)
+    assert re.search(r"^fail  spaces  .*Sequence", failing.stdout, re.MULTILINE)
     assert failing.stderr == ""
 
 
