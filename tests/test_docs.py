@@ -373,6 +373,17 @@ def test_the_speeds_of_the_readme_are_those_measured() -> None:
     assert [float(found) for found in re.findall(r"([\d.]+)×", picture)] == measured
 
 
+def test_the_readme_counts_the_runs_that_are_killed() -> None:
+    (count,) = re.findall(r"kills over (\d+) runs", (ROOT / "README.md").read_text("utf-8"))
+    assert len(RUNS) > int(count) and {run["algo"] for run in RUNS.values()} == set(ALGORITHMS)
+
+
+def test_every_extra_is_on_the_page_of_the_installation() -> None:
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = set(project["optional-dependencies"]) - {"test", "docs", "dev"}
+    assert {name for row in table("docs/install.md", "extra") for name in names(row[0])} == wanted
+
+
 def test_pictures_are_small_and_need_nothing_from_the_web() -> None:
     pictures = [path for path in (DOCS / "images").iterdir() if path.is_file()]
     assert {path.name for path in pictures} == {
