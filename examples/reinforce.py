@@ -28,8 +28,8 @@ class ReinforceTrainer(OnPolicyTrainer[ReinforceConfig]):
     def iterate(self, knobs: Knobs) -> Metrics:
         rollout, metrics = self.collect()
         now = knobs.after(metrics.steps)
-        metrics.add(self.add_advantages(rollout, now))
-        batch = self.flat_batch(rollout)
+        estimates = self.estimate_advantages(rollout, now, metrics)
+        batch = self.flat_batch(rollout, estimates)
         log_prob, entropy, value = self.agent.evaluate(batch["obs"], batch["action"])
         advantage = batch["return"] - now.baseline_coef * batch["value"]
         policy_loss = -(advantage * log_prob).mean()

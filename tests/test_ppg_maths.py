@@ -100,12 +100,12 @@ def test_the_critics_steps_leave_the_policy_alone(shared_trunk):
     trainer = make_trainer(shared_trunk=shared_trunk)
     knobs = Controls.of(trainer.config).at(0).after(0)
     rollout, metrics = trainer.collect()
-    trainer.add_advantages(rollout, knobs)
-    batch = trainer.flat_batch(rollout)
+    estimates = trainer.estimate_advantages(rollout, knobs, metrics)
+    batch = trainer.flat_batch(rollout, estimates)
     policy = trainer.policy_optimizer.parameters.clone()
     critic = trainer.critic_optimizer.parameters.clone()
     for _ in range(3):
-        trainer.improve_critic(trainer.agent.network.value(batch["obs"]), batch, knobs, metrics)
+        trainer.improve_critic(trainer.agent.network.value(batch["obs"]), batch["return"], knobs, metrics)
     assert torch.equal(trainer.policy_optimizer.parameters, policy)
     assert not torch.equal(trainer.critic_optimizer.parameters, critic)
     owned = len(policy) + len(critic)
@@ -119,9 +119,9 @@ def with_kept_rollouts(**changes):
         trainer.agent.network.actor_head.output.weight.mul_(100)
     now = Controls.of(trainer.config).at(0).after(0)
     for _ in range(3):
-        rollout, _ = trainer.collect()
-        trainer.add_advantages(rollout, now)
-        trainer.kept.append({"obs": rollout["obs"].clone(), "return": rollout["return"].clone()})
+        rollout, metrics = trainer.collect()
+        estimates = trainer.estimate_advantages(rollout, now, metrics)
+        trainer.kept.append({"obs": rollout["obs"].clone(), "return": estimates["return"].clone()})
     return trainer, now
 
 

@@ -46,8 +46,9 @@ def test_a_minibatch_goes_through_each_memory_in_one_call(cell, shared_trunk, me
     """Not step by step, and not once for each sequence, whether an episode ends inside or not."""
     trainer = make_trainer("CartPole-v1", cell=cell, shared_trunk=shared_trunk)
     carry = trainer.collector.carry
-    rollout, _ = trainer.collect()
-    trainer.add_advantages(rollout, Controls.of(trainer.config).at(0).after(0))
+    rollout, metrics = trainer.collect()
+    estimates = trainer.estimate_advantages(rollout, Controls.of(trainer.config).at(0).after(0), metrics)
+    batch = trainer.time_batch(rollout, estimates)
     calls = []
     for module in trainer.agent.network.modules():
         if isinstance(module, torch.nn.LSTM | torch.nn.GRU):
@@ -57,7 +58,7 @@ def test_a_minibatch_goes_through_each_memory_in_one_call(cell, shared_trunk, me
     cut[11, 1] = True
     for ended, shape in ((unbroken, (20, 3)), (cut, (20, 4))):
         calls.clear()
-        (part,) = sequence_minibatches(trainer.time_batch(rollout), ended, carry, 1, 1)
+        (part,) = sequence_minibatches(batch, ended, carry, 1, 1)
         trainer.evaluate(part)
         assert calls == [shape] * memories
 
@@ -83,11 +84,12 @@ def test_learning_sees_what_acting_saw(env_id, cell, shared_trunk):
         any(part.abs().max() > 0 for part in trainer.collector.carry) or env_id == "probe/DictAndPicture-v0"
     )
     carry = trainer.collector.carry
-    rollout, _ = trainer.collect()
-    trainer.add_advantages(rollout, knobs.at(0).after(0))
+    rollout, metrics = trainer.collect()
+    estimates = trainer.estimate_advantages(rollout, knobs.at(0).after(0), metrics)
+    batch = trainer.time_batch(rollout, estimates)
     ended = rollout["terminated"] | rollout["truncated"]
     with torch.no_grad():
-        for part in sequence_minibatches(trainer.time_batch(rollout), ended, carry, 1, 2):
+        for part in sequence_minibatches(batch, ended, carry, 1, 2):
             log_prob, _, value = trainer.evaluate(part)
             torch.testing.assert_close(log_prob, part["log_prob"], atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(value, part["value"], atol=1e-5, rtol=1e-5)

@@ -163,9 +163,8 @@ def test_every_accepted_step_keeps_the_trust_region_and_improves_the_surrogate(e
     accepted = []
     for _ in range(12):
         now = Controls.of(trainer.config).at(0).after(0)
-        rollout, _ = trainer.collect()
-        trainer.add_advantages(rollout, now)
-        batch = trainer.flat_batch(rollout)
+        rollout, metrics = trainer.collect()
+        batch = trainer.flat_batch(rollout, trainer.estimate_advantages(rollout, now, metrics))
         before = trainer.theta.clone()
         with torch.no_grad():
             old = network.policy(batch["obs"])
@@ -197,9 +196,8 @@ def test_every_accepted_step_keeps_the_trust_region_and_improves_the_surrogate(e
 def test_an_update_that_is_given_up_changes_nothing():
     trainer = make_trainer("CartPole-v1", line_search_tries=1, target_kl=1.0)
     now = Controls.of(trainer.config).at(0).after(0)
-    rollout, _ = trainer.collect()
-    trainer.add_advantages(rollout, now)
-    batch = trainer.flat_batch(rollout)
+    rollout, metrics = trainer.collect()
+    batch = trainer.flat_batch(rollout, trainer.estimate_advantages(rollout, now, metrics))
     batch["advantage"] = torch.zeros_like(batch["advantage"])  # nothing can improve
     before = trainer.theta.clone()
     parts = trainer.improve_policy(batch, now)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.ppo import ppo_loss
+from rl_training.algorithms.ppo import Acted, ppo_loss
 
 MOST_BEHIND = 2.0  # how many times likelier the actor may have been than the target, before it is the anchor
 
@@ -27,7 +27,7 @@ def appo_loss(
     entropy: Tensor,
     value: Tensor,
     divergence: Tensor,
-    old: dict[str, Tensor],
+    old: Acted,
     *,
     clip_coef: float,
     ent_coef: float,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from rl_training.algorithms.a2c import a2c_loss
+from rl_training.algorithms.returns import Estimates
 
 
 def impala_loss(
     log_prob: Tensor,
     entropy: Tensor,
     value: Tensor,
-    targets: dict[str, Tensor],
+    targets: Estimates,
     *,
     ent_coef: float,
     vf_coef: float,

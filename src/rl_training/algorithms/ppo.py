@@ -8,8 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.returns import Estimates
 from rl_training.algorithms.slopes import ENTROPY, LOG_PROB, VALUE, Slopes
 from rl_training.compiling import njit
+
+
+class Acted(Estimates):
+    """What was stored of N rows while acting, and what was computed from it, all [N]."""
+
+    log_prob: Tensor
+    value: Tensor
 
 
 def normalize_advantage(advantage: Tensor) -> Tensor:
@@ -38,7 +46,7 @@ def value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip_coef: floa
 
 
 def surrogate_loss(
-    log_prob: Tensor, entropy: Tensor, old: dict[str, Tensor], *, clip_coef: float, ent_coef: float
+    log_prob: Tensor, entropy: Tensor, old: Acted, *, clip_coef: float, ent_coef: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """-L^CLIP - c_e H, the part of the loss that is the policy's, and what is worth logging of it."""
     log_ratio = log_prob - old["log_prob"]
@@ -62,7 +70,7 @@ def ppo_loss(
     log_prob: Tensor,
     entropy: Tensor,
     value: Tensor,
-    old: dict[str, Tensor],
+    old: Acted,
     *,
     clip_coef: float,
     ent_coef: float,

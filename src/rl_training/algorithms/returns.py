@@ -6,11 +6,16 @@ state has a value, `terminated or truncated` decides whether the recursion goes 
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from rl_training.compiling import njit
+
+# What is learned from a rollout, alike in shape; no class statement, because `return` is a keyword.
+Estimates = TypedDict("Estimates", {"advantage": Tensor, "return": Tensor})
 
 
 def gae(
@@ -21,7 +26,7 @@ def gae(
     truncated: Tensor,
     gamma: float,
     gae_lambda: float,
-) -> dict[str, Tensor]:
+) -> Estimates:
     """Generalised advantage estimation (Schulman et al. 2016, equations 11 to 16).
 
         δₜ = rₜ + γ V(s'ₜ) (1 - terminatedₜ) - V(sₜ)

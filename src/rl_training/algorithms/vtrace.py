@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.returns import Estimates
 from rl_training.compiling import njit
 
 
@@ -22,7 +23,7 @@ def vtrace(
     c_bar: float,
     trace_decay: float = 1.0,
     policy_rho_bar: float | None = None,
-) -> dict[str, Tensor]:
+) -> Estimates:
     """Equation 1 in its recursive form (remark 1), and the advantages of section 4.2.
 
         ρₜ = min(ρ̄, π(aₜ|sₜ) / μ(aₜ|sₜ)),    cₜ = λ min(c̄, π / μ)

@@ -1,4 +1,4 @@
-"""Batches: plain dicts of tensors, and for each kind of replay the fields that its batches have."""
+"""Batches: plain dicts of tensors, and for each family of algorithms the fields that its batches have."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.ppo import Acted
+from rl_training.networks.recurrent import Sequences
 from rl_training.trees import Arrays, Tensors, tree_map
 
 Batch = dict[str, Any]
@@ -60,6 +62,44 @@ class WindowBatch(TypedDict):
     bootstrap: np.ndarray  # of the positions with a discount, places of what is bootstrapped from
 
 
+class Steps(TypedDict):
+    """T steps of B lanes, as `Collector` has them."""
+
+    obs: Tensors  # [T, B, ...]
+    action: Tensor  # [T, B, ...]
+    reward: Tensor  # [T, B]
+    terminated: Tensor  # [T, B]
+    truncated: Tensor  # [T, B]
+
+
+class Rollout(Steps, total=False):
+    """The same of an actor-critic."""
+
+    log_prob: Tensor  # [T, B]
+    value: Tensor  # [T, B]
+    next_value: Tensor  # [T, B], of where each action led
+
+
+class Remembered(TypedDict, total=False):
+    """What rows have besides for a network with a memory."""
+
+    sequences: Sequences  # which they lie in
+    carry: tuple[Tensor, ...]  # [b, ...] each: the memories that their lanes began with
+
+
+class RolloutBatch(Acted, Remembered):
+    """Rows of rollouts, N or T times B: what PPO and its kin learn from."""
+
+    obs: Tensors  # [N, ...], normalised
+    action: Tensor  # [N, ...]
+
+
+class AnchoredBatch(RolloutBatch):
+    """The same around a target network's policy: what APPO learns from."""
+
+    parameters: Tensor  # [N, ...], of that policy's action distribution
+
+
 class FragmentBatch(TypedDict):
     """Fragments of actors side by side, L lanes of T steps: what IMPALA and APPO learn from."""
 
@@ -88,7 +128,13 @@ class SequenceBatch(TypedDict):
     row: np.ndarray  # [B]
 
 
+class HasAction(TypedDict):
+    action: Tensor
+
+
 BatchT = TypeVar("BatchT", bound=Mapping[str, object])
+RowsT = TypeVar("RowsT", bound=HasAction)
+TreeT = TypeVar("TreeT")
 
 
 def on_device(batch: BatchT, device: torch.device) -> BatchT:
@@ -97,12 +143,12 @@ def on_device(batch: BatchT, device: torch.device) -> BatchT:
     return sent
 
 
-def flatten_time(batch: Batch) -> Batch:
+def flatten_time(batch: TreeT) -> TreeT:
     """[T, B, ...] → [T·B, ...]."""
     return tree_map(lambda column: column.flatten(0, 1), batch)
 
 
-def minibatches(batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Batch]:
+def minibatches(batch: RowsT, epochs: int, num_minibatches: int) -> Iterator[RowsT]:
     """[N, ...] cut into shuffled minibatches, `epochs` times over.
 
     Each epoch covers every row once; the sizes differ by at most 1. An epoch is shuffled as a whole, so that
@@ -136,6 +182,6 @@ def even_parts(count: int, parts: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
-def take_lanes(batch: Batch, lanes: torch.Tensor) -> Batch:
+def take_lanes(batch: TreeT, lanes: torch.Tensor) -> TreeT:
     """Some lanes of columns [T, B, ...] as rows [T·b, ...]."""
     return tree_map(lambda column: column[:, lanes].flatten(0, 1), batch)

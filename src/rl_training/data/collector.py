@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.batch import Batch
+from rl_training.data.batch import Batch, Rollout
 from rl_training.envs.compiled import AnyEnvironments
 from rl_training.envs.environments import Step
 from rl_training.errors import NonFiniteError
@@ -79,7 +79,7 @@ class Collector(Stateful):
         self.columns: Batch = {}  # allocated once: a rollout is valid until the next one
         self.whole = policy.whole_rollouts(environments)  # all steps in one call, where that can be
 
-    def collect(self, policy: Policy, num_steps: int) -> Batch:
+    def collect(self, policy: Policy, num_steps: int) -> Rollout:
         """Run `policy` for T steps in all B environments.
 
         Gives `obs`, `action` and all else the policy put out, `reward`, `terminated`, `truncated`, each
@@ -145,7 +145,7 @@ class Collector(Stateful):
         return next_value
 
 
-def in_tensors(columns: Batch) -> Batch:
+def in_tensors(columns: Batch) -> Rollout:
     """Columns as tensors of the same memory."""
     return {name: tree_map(torch.from_numpy, column) for name, column in columns.items()}
 

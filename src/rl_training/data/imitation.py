@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.data.batch import Batch
+from rl_training.data.batch import Steps
 from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import RunError
 from rl_training.state.stateful import Stateful
 from rl_training.trees import Arrays, tree_leaves, tree_map
 
-# `obs` and the model-space `action` that was carried out [N, ...], and `ends`, the terminations among them.
-Pairs = Batch
+
+class PairBatch(TypedDict):
+    """Observations and the model-space actions that were carried out."""
+
+    obs: Arrays  # [N, ...]
+    action: np.ndarray  # [N, ...]
+
+
+class Pairs(PairBatch):
+    """The same of whole episodes."""
+
+    ends: float  # how many terminations are among them
 
 
 class ExpertPairs(Stateful):
@@ -50,7 +60,7 @@ class ExpertPairs(Stateful):
             raise RunError("demonstrations: these are not the ones that the run was begun with")
 
 
-def agent_pairs(rollout: Batch, codec: ActionCodec) -> Pairs:
+def agent_pairs(rollout: Steps, codec: ActionCodec) -> Pairs:
     """The pairs of a rollout [T, B, ...] with the actions as they were carried out, which clipping may have moved."""
     obs = tree_map(lambda column: column.numpy().reshape(-1, *column.shape[2:]), rollout["obs"])
     action = rollout["action"].numpy()
@@ -63,11 +73,11 @@ def join(pools: Sequence[Pairs]) -> Pairs:
     if len(pools) == 1:
         return pools[0]
     rows = [{"obs": pool["obs"], "action": pool["action"]} for pool in pools]
-    joined = tree_map(lambda *columns: np.concatenate(columns), *rows)
-    return joined | {"ends": sum(pool["ends"] for pool in pools)}
+    joined: PairBatch = tree_map(lambda *columns: np.concatenate(columns), *rows)
+    return {**joined, "ends": sum(pool["ends"] for pool in pools)}
 
 
-def draw(pairs: Pairs, count: int) -> Batch:
+def draw(pairs: PairBatch, count: int) -> PairBatch:
     """`obs` and `action` [count, ...] of pairs drawn with equal chances."""
     chosen = np.random.randint(0, len(pairs["action"]), count)
     return {"obs": tree_map(lambda column: column[chosen], pairs["obs"]), "action": pairs["action"][chosen]}

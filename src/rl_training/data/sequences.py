@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.batch import Batch, lane_groups, take_lanes
+from rl_training.data.batch import BatchT, lane_groups, take_lanes
 from rl_training.networks.recurrent import Carry, Sequences
 
 
@@ -33,8 +34,8 @@ def cut_sequences(ended: np.ndarray) -> Sequences:
 
 
 def sequence_minibatches(
-    rollout: Batch, ended: Tensor, carry: Carry, epochs: int, num_minibatches: int
-) -> Iterator[Batch]:
+    rollout: BatchT, ended: Tensor, carry: Carry, epochs: int, num_minibatches: int
+) -> Iterator[BatchT]:
     """Columns [T, B, ...] cut into shuffled groups of whole lanes, `epochs` times over.
 
     Each minibatch holds rows [T · b, ...], the `sequences` they lie in, and the `carry` that their lanes began
@@ -42,10 +43,12 @@ def sequence_minibatches(
     """
     device = carry[0].device
     for group in lane_groups(ended.shape[1], epochs, num_minibatches):
-        minibatch = take_lanes(rollout, group)
         sequences = cut_sequences(ended[:, group].numpy())
-        minibatch["sequences"] = Sequences(*(part.to(device) for part in sequences))
-        minibatch["carry"] = tuple(part[group] for part in carry)
+        minibatch: Any = {
+            **take_lanes(rollout, group),
+            "sequences": Sequences(*(part.to(device) for part in sequences)),
+            "carry": tuple(part[group] for part in carry),
+        }
         yield minibatch
 
 

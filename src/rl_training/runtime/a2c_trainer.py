@@ -30,10 +30,11 @@ class A2CTrainer(OnPolicyTrainer[A2CConfig]):
         rollout, metrics = self.collect()
         now = knobs.after(metrics.steps)
         # R ← r_i + γR, from the value of the last state, or 0 after a terminal one; A = R - V(s_i).
-        metrics.add(self.add_advantages(rollout, now))
+        estimates = self.estimate_advantages(rollout, now, metrics)
         # One step on the gradients of all transitions.
         update = self.update()
-        metrics.add(update.differentiate(update.whole(self.flat_batch(rollout)), now))
+        batch = self.flat_batch(rollout, estimates)
+        metrics.add(update.differentiate(update.whole(batch), now))
         metrics.add(update.step(now.learning_rate, now.max_grad_norm))
         self.agent.observe(rollout["obs"])
         return metrics

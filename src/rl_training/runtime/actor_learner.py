@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rl_training.algorithms.returns import Estimates
 from rl_training.algorithms.vtrace import ratio_statistics, vtrace
 from rl_training.data.batch import FragmentBatch, even_parts
 from rl_training.data.normalization import RewardScaler
@@ -146,7 +147,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
         rows = tree_map(lambda column: column[:-1].flatten(0, 1), batch["obs"])
         return tree_map(laid_out, self.agent.inputs(rows))
 
-    def targets(self, view: View, batch: FragmentBatch, now: Now) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def targets(self, view: View, batch: FragmentBatch, now: Now) -> tuple[Estimates, dict[str, Tensor]]:
         """V-trace's `return` and `advantage` as rows [T·L] for the policy of `view`, and what is worth logging."""
         shape = batch["reward"].shape
         log_ratio = view.log_prob.detach().cpu().view(shape) - batch["log_prob"]
@@ -162,7 +163,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
             trace_decay=now.gae_lambda,
             policy_rho_bar=now.policy_rho_bar,
         )
-        rows = {name: column.flatten().to(self.agent.device) for name, column in targets.items()}
+        rows: Estimates = tree_map(lambda column: column.flatten().to(self.agent.device), targets)
         return rows, ratio_statistics(log_ratio, now.rho_bar)
 
     def shares(self, batch: FragmentBatch) -> list[FragmentBatch]:

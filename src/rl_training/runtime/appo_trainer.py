@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from rl_training.algorithms.appo import anchor_log_prob, appo_loss
 from rl_training.algorithms.ppo import normalize_advantage
 from rl_training.algorithms.returns import explained_variance
 from rl_training.algorithms.sac import polyak
-from rl_training.data.batch import Batch, FragmentBatch, minibatches
+from rl_training.data.batch import AnchoredBatch, FragmentBatch, minibatches
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.controls import Knobs, Now
@@ -51,7 +51,8 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         metrics.add(ratios)
         metrics.add({"explained_variance": explained_variance(view.value.cpu(), targets["return"].cpu())})
         behaviour = batch["log_prob"].flatten().to(self.agent.device)
-        rows = targets | {
+        rows: AnchoredBatch = {
+            **targets,
             "obs": self.inputs(batch),
             "action": batch["action"].flatten(0, 1).to(self.agent.device),
             "log_prob": anchor_log_prob(view.log_prob, behaviour),
@@ -62,11 +63,11 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         for shares in self.minibatches(rows, batch, now.update_epochs):
             if config.normalize_advantages:
                 advantage = normalize_advantage(torch.cat([share["advantage"] for share in shares]))
-                for share, part in zip(shares, advantage.chunk(len(shares)), strict=True):
-                    share["advantage"] = part
-            parts = self.learners.step(shares, now)
-            metrics.add(parts)
-            if now.target_kl is not None and parts["kl"] > 1.5 * now.target_kl:
+                parts = zip(shares, advantage.chunk(len(shares)), strict=True)
+                shares = [{**share, "advantage": part} for share, part in parts]
+            numbers = self.learners.step(shares, now)
+            metrics.add(numbers)
+            if now.target_kl is not None and numbers["kl"] > 1.5 * now.target_kl:
                 break
         # θ_target ← τ θ + (1 - τ) θ_target, every so many iterations.
         self.iterations += 1
@@ -75,18 +76,20 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         self.finish(batch)
         return metrics
 
-    def minibatches(self, rows: Batch, batch: FragmentBatch, epochs: int) -> Iterator[tuple[Batch, ...]]:
+    def minibatches(
+        self, rows: AnchoredBatch, batch: FragmentBatch, epochs: int
+    ) -> Iterator[Sequence[AnchoredBatch]]:
         """Shuffled steps, or for a network with a memory shuffled groups of whole lanes, in a share per learner."""
         learners, count = self.config.num_learners, self.config.num_minibatches * self.config.num_learners
         if self.config.cell is None:
             shares = minibatches(rows, epochs, count)
         else:
             ended = batch["terminated"] | batch["truncated"]
-            in_time = tree_map(lambda column: column.unflatten(0, ended.shape), rows)
+            in_time: AnchoredBatch = tree_map(lambda column: column.unflatten(0, ended.shape), rows)
             shares = sequence_minibatches(in_time, ended, batch["carry"], epochs, count)
         return zip(*[shares] * learners, strict=True)
 
-    def loss(self, minibatch: Batch, now: Now) -> tuple[Tensor, dict[str, Any]]:
+    def loss(self, minibatch: AnchoredBatch, now: Now) -> tuple[Tensor, dict[str, Any]]:
         return appo_loss(
             *self.evaluate(minibatch),
             minibatch,
@@ -97,7 +100,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
             value_clip_coef=now.value_clip_coef,
         )
 
-    def evaluate(self, minibatch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def evaluate(self, minibatch: AnchoredBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """log π(a|s), entropy, value and KL(π_target ‖ π) [N]."""
         agent = self.agent
         if "sequences" in minibatch:

@@ -17,9 +17,9 @@ from rl_training.algorithms.gail import (
     gradient_penalty,
     interpolate,
 )
-from rl_training.data.batch import Batch, minibatches
+from rl_training.data.batch import Rollout, minibatches
 from rl_training.data.demonstrations import check_fit
-from rl_training.data.imitation import ExpertPairs, Pairs, agent_pairs, draw, join, time_after_ends
+from rl_training.data.imitation import ExpertPairs, PairBatch, Pairs, agent_pairs, draw, join, time_after_ends
 from rl_training.data.minari_datasets import read
 from rl_training.envs.spaces import ACTIONS, ActionCodec
 from rl_training.errors import ConfigError
@@ -101,9 +101,10 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         pairs = agent_pairs(rollout, ActionCodec(self.action_space))
         self.improve_discriminator(self.remember(pairs), now, metrics)
         # Take a policy step with the discriminator's reward, which takes the place of the environment's.
-        rollout["reward"] = self.imitation_reward(pairs, rollout["terminated"], now)
-        metrics.add({"imitation_reward": rollout["reward"].mean()})
-        self.improve_policy(rollout, now, metrics)
+        reward = self.imitation_reward(pairs, rollout["terminated"], now)
+        metrics.add({"imitation_reward": reward.mean()})
+        imitating: Rollout = {**rollout, "reward": reward}
+        self.improve_policy(imitating, now, metrics)
         return metrics
 
     def clone(self, now: Now) -> dict[str, Tensor]:
@@ -126,7 +127,8 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         """The pairs of the newest rollouts, this one among them."""
         pool, keep = join([*self.recent, pairs]), self.config.discriminator_rollouts - 1
         if keep:  # copied, because the collector writes over its rollouts
-            self.recent = [*self.recent, pairs | tree_map(np.copy, {"obs": pairs["obs"]})][-keep:]
+            copied: Pairs = {**pairs, "obs": tree_map(np.copy, pairs["obs"])}
+            self.recent = [*self.recent, copied][-keep:]
         return pool
 
     def improve_discriminator(self, pool: Pairs, now: Now, metrics: Metrics) -> None:
@@ -155,19 +157,19 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         if answers:
             metrics.add(discriminator_answers(*map(torch.cat, zip(*answers, strict=True))))
 
-    def encoded(self, drawn: list[Batch]) -> Iterator[Tensor]:
+    def encoded(self, drawn: list[PairBatch]) -> Iterator[Tensor]:
         """The discriminator's inputs for each batch; for all of them at once where nothing in that is learned."""
         if self.discriminator.learns_inputs or not drawn:
             yield from map(self.inputs, drawn)
         else:
             yield from self.inputs(joined(drawn)).chunk(len(drawn))
 
-    def inputs(self, pairs: Batch) -> Tensor:
+    def inputs(self, pairs: PairBatch) -> Tensor:
         """Pairs as the discriminator sees them, through the policy's normaliser."""
         action = torch.as_tensor(pairs["action"], device=self.agent.device)
         return self.discriminator.inputs(self.agent.inputs(pairs["obs"]), action)
 
-    def imitation_reward(self, pairs: Pairs, terminated: Tensor, now: Now) -> Tensor:
+    def imitation_reward(self, pairs: PairBatch, terminated: Tensor, now: Now) -> Tensor:
         """The rewards [T, B] of a rollout's pairs, and with the last of an episode what its end is worth."""
         form = REWARDS[self.config.reward_form]
         with torch.no_grad():
@@ -178,7 +180,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         return reward
 
 
-def joined(batches: list[Batch]) -> Batch:
+def joined(batches: list[PairBatch]) -> PairBatch:
     return tree_map(lambda *columns: np.concatenate(columns), *batches)
 
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from gymnasium import spaces
 
-from rl_training.algorithms.returns import explained_variance, gae
-from rl_training.data.batch import Batch, flatten_time
+from rl_training.algorithms.returns import Estimates, explained_variance, gae
+from rl_training.data.batch import Rollout, RolloutBatch, flatten_time
 from rl_training.data.collector import Collector
 from rl_training.data.normalization import RewardScaler
 from rl_training.envs.making import make_environments
@@ -21,8 +21,6 @@ from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.families import ActorLearnerConfig, OnPolicyConfig
 from rl_training.trees import tree_map
-
-LEARNED_FROM = ("action", "log_prob", "value", "advantage", "return")
 
 
 def policy_settings(config: OnPolicyConfig | ActorLearnerConfig) -> dict[str, Any]:
@@ -59,41 +57,41 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
         """What the policy and its network are built from, besides the spaces."""
         return policy_settings(config)
 
-    def collect(self) -> tuple[Batch, Metrics]:
+    def collect(self) -> tuple[Rollout, Metrics]:
         """A rollout [T, B] of the current policy, and the iteration's metrics with the episodes that ended."""
         began = time.perf_counter()
         rollout = self.collector.collect(self.agent, self.config.num_steps)
         episodes = self.collector.environments.take_finished()
         return rollout, Metrics(self.config.steps_per_iteration, episodes, began)
 
-    def add_advantages(self, rollout: Batch, now: Now) -> dict[str, float]:
-        """Put `advantage` and `return` [T, B] into the rollout, from scaled rewards if they are to be scaled."""
+    def estimate_advantages(self, rollout: Rollout, now: Now, metrics: Metrics) -> Estimates:
+        """`advantage` and `return` [T, B] of a rollout, from scaled rewards if they are to be scaled."""
+        reward, value = rollout["reward"], rollout["value"]
         terminated, truncated = rollout["terminated"], rollout["truncated"]
         if self.reward_scaler is not None:
-            scaled = self.reward_scaler(
-                rollout["reward"].numpy(), (terminated | truncated).numpy(), now.gamma
-            )
-            rollout["reward"] = torch.from_numpy(scaled)
-        rollout |= gae(
-            rollout["reward"],
-            rollout["value"],
-            rollout["next_value"],
-            terminated,
-            truncated,
-            gamma=now.gamma,
-            gae_lambda=now.gae_lambda,
-        )
-        return {"explained_variance": explained_variance(rollout["value"], rollout["return"])}
+            scaled = self.reward_scaler(reward.numpy(), (terminated | truncated).numpy(), now.gamma)
+            reward = torch.from_numpy(scaled)
+        ends = (terminated, truncated)
+        estimates = gae(reward, value, rollout["next_value"], *ends, now.gamma, now.gae_lambda)
+        metrics.add({"explained_variance": explained_variance(value, estimates["return"])})
+        return estimates
 
-    def time_batch(self, rollout: Batch) -> Batch:
+    def time_batch(self, rollout: Rollout, estimates: Estimates) -> RolloutBatch:
         """What losses are made from, [T, B, ...] on the agent's device; `obs` normalised already."""
-        batch = {name: rollout[name].to(self.agent.device) for name in LEARNED_FROM}
-        return batch | {"obs": self.agent.inputs(rollout["obs"])}
+        device = self.agent.device
+        return {
+            "obs": self.agent.inputs(rollout["obs"]),
+            "action": rollout["action"].to(device),
+            "log_prob": rollout["log_prob"].to(device),
+            "value": rollout["value"].to(device),
+            "advantage": estimates["advantage"].to(device),
+            "return": estimates["return"].to(device),
+        }
 
-    def flat_batch(self, rollout: Batch) -> Batch:
+    def flat_batch(self, rollout: Rollout, estimates: Estimates) -> RolloutBatch:
         """The same as rows [T·B, ...]."""
-        batch = flatten_time(self.time_batch(rollout))
-        return batch | {"obs": tree_map(laid_out, batch["obs"])}
+        batch = flatten_time(self.time_batch(rollout, estimates))
+        return {**batch, "obs": tree_map(laid_out, batch["obs"])}
 
     def largest_reward(self) -> float | None:
         reward = self.collector.columns.get("reward")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rl_training.algorithms.ppg import joint_loss
 from rl_training.algorithms.ppo import normalize_advantage, surrogate_loss, value_loss
-from rl_training.data.batch import Batch, lane_groups, minibatches, take_lanes
+from rl_training.data.batch import lane_groups, minibatches, take_lanes
 from rl_training.networks.actor_critic import PhasicActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs, Now
@@ -19,7 +19,10 @@ from rl_training.runtime.optim import Adam
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.ppg import PPGConfig
 from rl_training.state.leaves import require
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.trees import Tensors, tree_leaves, tree_map
+
+# Raw observations [T, B, ...] and value targets [T, B]; no class statement, because `return` is a keyword.
+Kept = TypedDict("Kept", {"obs": Tensors, "return": Tensor})
 
 
 class PhasicPolicy(ActorCriticPolicy):
@@ -44,7 +47,7 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         self.policy_optimizer = Adam([network.actor_encoder, network.actor_head, network.auxiliary_head])
         self.auxiliary_optimizer = self.policy_optimizer.beside()
         self.critic_optimizer = Adam(critic)
-        self.kept: list[Batch] = []  # raw `obs` and `return` [T, B, ...] of this phase's rollouts so far
+        self.kept: list[Kept] = []  # of this phase's rollouts so far
 
     def check_state(self) -> None:
         lanes = (self.config.num_steps, self.config.num_envs)
@@ -66,9 +69,9 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         # Perform rollouts under the current policy and compute value targets.
         rollout, metrics = self.collect()
         now = knobs.after(metrics.steps)
-        metrics.add(self.add_advantages(rollout, now))
-        batch = self.flat_batch(rollout)
-        batch["advantage"] = normalize_advantage(batch["advantage"])
+        estimates = self.estimate_advantages(rollout, now, metrics)
+        batch = self.flat_batch(rollout, estimates)
+        batch = {**batch, "advantage": normalize_advantage(batch["advantage"])}
         # for E_pi epochs: optimise L^CLIP + c_e H by the policy.
         for minibatch in minibatches(batch, config.policy_epochs, config.num_minibatches):
             parameters, family = self.agent.network.policy(minibatch["obs"]), self.agent.family
@@ -82,9 +85,10 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
             metrics.add(self.policy_optimizer.step(loss, now.learning_rate, now.max_grad_norm))
         # for E_V epochs: optimise L^value by the critic.
         for minibatch in minibatches(batch, config.value_epochs, config.num_minibatches):
-            self.improve_critic(self.agent.network.value(minibatch["obs"]), minibatch, now, metrics)
+            value = self.agent.network.value(minibatch["obs"])
+            self.improve_critic(value, minibatch["return"], now, metrics)
         # Add all (s_t, V_targ) to the buffer; after N_pi iterations follows the auxiliary phase.
-        kept = {"obs": rollout["obs"], "return": rollout["return"]}
+        kept: Kept = {"obs": rollout["obs"], "return": estimates["return"]}
         self.kept.append(tree_map(torch.clone, kept))  # the collector writes over its rollouts
         self.agent.observe(rollout["obs"])
         if len(self.kept) == config.policy_iterations:
@@ -95,30 +99,29 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
     def auxiliary_phase(self, now: Now, metrics: Metrics) -> None:
         """Distil the values of the phase's rollouts into the policy's trunk, holding the policy by its KL."""
         config, agent = self.config, self.agent
-        batch = tree_map(lambda *parts: torch.cat(parts, 1), *self.kept)
+        batch: Kept = tree_map(lambda *parts: torch.cat(parts, 1), *self.kept)
         lanes = batch["return"].shape[1]
         # Compute π_old for all states in the buffer, once, before anything moves.
         with torch.no_grad():
             every = [take_lanes(batch["obs"], group) for group in torch.arange(lanes).split(config.num_envs)]
-            old = [
+            parts = [
                 agent.network.policy(agent.inputs(obs)).unflatten(0, (config.num_steps, -1)) for obs in every
             ]
-        batch["old"] = torch.cat(old, 1)
+        old = torch.cat(parts, 1)
         for group in lane_groups(lanes, config.auxiliary_epochs, config.auxiliary_minibatches):
             rows = take_lanes(batch, group)
-            rows["return"] = rows["return"].to(agent.device)
+            target = rows["return"].to(agent.device)
             parameters, auxiliary_value, value = agent.network.auxiliary(agent.inputs(rows["obs"]))
             # Optimise L^joint by the policy's network, and L^value by the critic.
-            loss, parts = joint_loss(
-                auxiliary_value, rows["return"], agent.family.kl(rows["old"], parameters), now.beta_clone
-            )
-            metrics.add(parts)
+            distance = agent.family.kl(take_lanes(old, group), parameters)
+            loss, terms = joint_loss(auxiliary_value, target, distance, now.beta_clone)
+            metrics.add(terms)
             self.auxiliary_optimizer.step(loss, now.learning_rate, now.max_grad_norm)
-            self.improve_critic(value, rows, now, metrics)
+            self.improve_critic(value, target, now, metrics)
 
-    def improve_critic(self, value: torch.Tensor, rows: Batch, now: Now, metrics: Metrics) -> None:
+    def improve_critic(self, value: Tensor, target: Tensor, now: Now, metrics: Metrics) -> None:
         """One step of the critic towards the value targets."""
-        loss = value_loss(value, value, rows["return"], None)
+        loss = value_loss(value, value, target, None)
         metrics.add({"value_loss": loss.detach()})
         self.critic_optimizer.step(now.vf_coef * loss, now.learning_rate, now.max_grad_norm)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
-from rl_training.data.batch import Batch
+from rl_training.data.batch import Rollout
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
@@ -37,12 +37,13 @@ class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
         self.improve_policy(rollout, knobs.after(metrics.steps), metrics)
         return metrics
 
-    def improve_policy(self, rollout: Batch, now: Now, metrics: Metrics) -> None:
+    def improve_policy(self, rollout: Rollout, now: Now, metrics: Metrics) -> None:
         # Compute advantage estimates A_1, ..., A_T.
-        metrics.add(self.add_advantages(rollout, now))
+        estimates = self.estimate_advantages(rollout, now, metrics)
         # Optimise the surrogate, with K epochs and minibatches of size M ≤ T·B.
         update = self.surrogate()
-        parts = update.parts(self.flat_batch(rollout), now.update_epochs, self.config.num_minibatches)
+        batch = self.flat_batch(rollout, estimates)
+        parts = update.parts(batch, now.update_epochs, self.config.num_minibatches)
         optimize_surrogate(update, parts, now, metrics)
         self.agent.observe(rollout["obs"])
 

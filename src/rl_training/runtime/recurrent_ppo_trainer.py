@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
-from rl_training.data.batch import Batch
+from rl_training.data.batch import RolloutBatch
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.policies.recurrent import RecurrentPolicy
 from rl_training.runtime.controls import Knobs
@@ -44,17 +44,16 @@ class RecurrentPPOTrainer(OnPolicyTrainer[RecurrentPPOConfig]):
         rollout, metrics = self.collect()
         now = knobs.after(metrics.steps)
         # Compute advantage estimates.
-        metrics.add(self.add_advantages(rollout, now))
+        estimates = self.estimate_advantages(rollout, now, metrics)
         # Optimise the surrogate over whole sequences, which begin with those memories or with an episode.
         ended = rollout["terminated"] | rollout["truncated"]
-        parts = sequence_minibatches(
-            self.time_batch(rollout), ended, carry, now.update_epochs, self.config.num_minibatches
-        )
+        batch = self.time_batch(rollout, estimates)
+        parts = sequence_minibatches(batch, ended, carry, now.update_epochs, self.config.num_minibatches)
         optimize_surrogate(self.surrogate, parts, now, metrics)
         self.agent.observe(rollout["obs"])
         return metrics
 
-    def evaluate(self, minibatch: Batch) -> Evaluated:
+    def evaluate(self, minibatch: RolloutBatch) -> Evaluated:
         return self.agent.evaluate_sequences(
             minibatch["obs"], minibatch["action"], minibatch["sequences"], minibatch["carry"]
         )

@@ -15,7 +15,7 @@ from rl_training.algorithms.trpo import (
     step_length,
     surrogate,
 )
-from rl_training.data.batch import Batch, minibatches
+from rl_training.data.batch import RolloutBatch, minibatches
 from rl_training.errors import NonFiniteError
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
@@ -43,9 +43,9 @@ class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
         # Collect state-action pairs and estimate their advantages.
         rollout, metrics = self.collect()
         now = knobs.after(metrics.steps)
-        metrics.add(self.add_advantages(rollout, now))
-        batch = self.flat_batch(rollout)
-        batch["advantage"] = normalize_advantage(batch["advantage"])
+        estimates = self.estimate_advantages(rollout, now, metrics)
+        batch = self.flat_batch(rollout, estimates)
+        batch = {**batch, "advantage": normalize_advantage(batch["advantage"])}
         # Maximise the surrogate within the trust region.
         metrics.add(self.improve_policy(batch, now))
         # Fit the value function to the returns.
@@ -57,7 +57,7 @@ class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
         self.agent.observe(rollout["obs"])
         return metrics
 
-    def improve_policy(self, batch: Batch, now: Now) -> dict[str, float]:
+    def improve_policy(self, batch: RolloutBatch, now: Now) -> dict[str, float]:
         """One step θ ← θ + β x along x = F⁻¹ g, shortened until KL ≤ δ holds and the surrogate improves."""
         config, network, family = self.config, self.agent.network, self.agent.family
 

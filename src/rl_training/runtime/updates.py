@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_training.algorithms.masking import mask_of
 from rl_training.algorithms.ppo import normalize_advantage
 from rl_training.algorithms.slopes import Loss, Slopes, gather
-from rl_training.data.batch import Batch, even_parts, minibatches
+from rl_training.data.batch import RolloutBatch, even_parts, minibatches
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.exact import Shortcut, taken
 from rl_training.kernels.families import FAMILIES, UNMASKED, action_slopes, evaluate_actions, family_table
@@ -33,17 +33,17 @@ COMPILED, TORCH = "compiled", "torch"
 EVALUATE = ActorCriticPolicy.evaluate  # which compiled code stands in for
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
-Evaluate = Callable[[Batch], Evaluated]
+Evaluate = Callable[[RolloutBatch], Evaluated]
 Numbers = Mapping[str, Tensor | float]
 
 
 class Update(Protocol):
     """A loss, a network and an optimizer."""
 
-    def parts(self, batch: Batch, epochs: int, num_minibatches: int) -> Iterable[Any]:
+    def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Iterable[Any]:
         """Rows [N, ...] in shuffled minibatches, `epochs` times over."""
 
-    def whole(self, batch: Batch) -> Any:
+    def whole(self, batch: RolloutBatch) -> Any:
         """All rows as one minibatch."""
 
     def differentiate(self, part: Any, now: Now) -> Numbers:
@@ -63,17 +63,18 @@ class TorchUpdate:
         self.evaluate, self.optimizer, self.normalize = evaluate, optimizer, normalize
         self.loss = torch.zeros(())
 
-    def parts(self, batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Batch]:
+    def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Iterator[RolloutBatch]:
         return minibatches(batch, epochs, num_minibatches)
 
-    def whole(self, batch: Batch) -> Batch:
+    def whole(self, batch: RolloutBatch) -> RolloutBatch:
         return batch
 
-    def differentiate(self, part: Batch, now: Now) -> Numbers:
+    def differentiate(self, part: RolloutBatch, now: Now) -> Numbers:
         if self.normalize:
-            part["advantage"] = normalize_advantage(part["advantage"])
+            part = {**part, "advantage": normalize_advantage(part["advantage"])}
         knobs = {name: getattr(now, name) for name in self.knobs}
-        given = [part[name] for name in self.given] or [part]
+        columns: Mapping[str, object] = part
+        given = [columns[name] for name in self.given] or [part]
         self.loss, numbers = self.of(*self.evaluate(part), *given, **knobs)
         return numbers
 
@@ -109,22 +110,23 @@ class CompiledUpdate:
         self.said, self.known = (np.zeros((HEIGHT, 3), np.float32) for _ in range(2))
         self.gradient, self.sums = optimizer.gradient.numpy(), np.zeros(1 + len(of.numbers))
 
-    def parts(self, batch: Batch, epochs: int, num_minibatches: int) -> Iterator[Rows]:
+    def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Iterator[Rows]:
         whole = self.whole(batch)
         for _ in range(epochs):
             order = torch.randperm(len(whole.actions)).numpy()
             for start, end in even_parts(len(order), num_minibatches):
                 yield whole._replace(rows=order[start:end])
 
-    def whole(self, batch: Batch) -> Rows:
+    def whole(self, batch: RolloutBatch) -> Rows:
         with torch.no_grad():
             inputs = self.encode(batch["obs"]).numpy()
         count, mask = len(inputs), mask_of(batch["obs"])
+        columns: Mapping[str, Any] = batch
         return Rows(
             np.ascontiguousarray(inputs),
             np.ascontiguousarray(batch["action"].numpy().reshape(count, -1), np.float32),
             UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0),
-            np.stack([batch[name].numpy() for name in self.of.columns], 1),
+            np.stack([columns[name].numpy() for name in self.of.columns], 1),
             np.arange(count),
         )
 
@@ -202,7 +204,7 @@ class Fastest:
         return f"{TORCH} ({self.obstacle or 'the policy is not of dense layers alone'})"
 
 
-def _evaluate(agent: Any, minibatch: Batch) -> Evaluated:
+def _evaluate(agent: Any, minibatch: RolloutBatch) -> Evaluated:
     return agent.evaluate(minibatch["obs"], minibatch["action"])
 
 
