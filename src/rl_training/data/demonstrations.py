@@ -139,7 +139,7 @@ def check_fit(
     name, made_in = re.sub(r"-v\d+$", "", env_id), demonstrations.env_id
     try:
         if re.sub(r"-v\d+$", "", made_in) != name:
-            raise ConfigError(f"they were recorded in {made_in}, not in {env_id}")
+            raise ConfigError(f"they were made in {made_in}, not in {env_id}")
         if made_in != env_id:
             warnings.warn(f"{where} was recorded in {made_in}, but this is {env_id}", stacklevel=2)
         for number, episode in enumerate(demonstrations.episodes):
