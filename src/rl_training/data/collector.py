@@ -147,7 +147,8 @@ class Collector(Stateful):
 
 def in_tensors(columns: Batch) -> Rollout:
     """Columns as tensors of the same memory."""
-    return {name: tree_map(torch.from_numpy, column) for name, column in columns.items()}
+    rollout: Rollout = tree_map(torch.from_numpy, columns)
+    return rollout
 
 
 def fresh_where_ended(policy: Policy, carry: Carry, ended: list[int]) -> Carry:

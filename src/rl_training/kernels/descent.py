@@ -18,7 +18,7 @@ SUMMED = 1024  # numbers that are summed up at once in single precision
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
 def norm_of(gradient):  # type: ignore[no-untyped-def]
     """√Σ g², part by part in single precision and the parts in double."""
-    total = 0.0
+    total = np.float64(0)
     for first in range(0, len(gradient), SUMMED):
         part, some = gradient[first : first + SUMMED], np.float32(0)
         for i in range(len(part)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 
@@ -39,11 +39,10 @@ def encoder_layers(encoder: Any, first: int) -> list[Layer] | None:
         return None
     if not is_exact(encoder[1], nn.Sequential):
         return None
-    dense, activations = list(encoder[1])[::2], list(encoder[1])[1::2]
-    plain = all(_is_dense(layer) for layer in dense) and all(
-        is_exact(each, *ACTIVATIONS) for each in activations
-    )
-    if not plain or len(dense) != len(activations) or any(_has_settings(each) for each in activations):
+    hidden = list(encoder[1])
+    dense, activations = [layer for layer in hidden[::2] if _is_dense(layer)], hidden[1::2]
+    plain = 2 * len(dense) == len(hidden) and all(is_exact(each, *ACTIVATIONS) for each in activations)
+    if not plain or any(_has_settings(each) for each in activations):
         return None
     return [
         _layer(layer, first + i - 1 if i else OBSERVATION, ACTIVATIONS[type(activation)], NOWHERE)
@@ -62,7 +61,7 @@ def features_of(encoder: Any) -> int:
     return encoder[0].features
 
 
-def _is_dense(layer: Any) -> bool:
+def _is_dense(layer: nn.Module) -> TypeGuard[nn.Linear]:
     return is_exact(layer, nn.Linear)
 
 

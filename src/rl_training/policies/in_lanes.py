@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian
@@ -20,6 +21,7 @@ from rl_training.kernels.rollouts import CHOICE, NORMALS, Acting, Rolled, Scalin
 from rl_training.networks.encoders import Flat, OneHot
 
 NOTHING = np.empty(0)
+SINGLE, FLAGS = ("log_prob", "value", "next_value", "reward"), ("terminated", "truncated")
 KINDS = {Categorical: CHOICE, DiagonalGaussian: NORMALS}
 
 
@@ -29,7 +31,8 @@ class WholeRollouts:
     def __init__(self, policy: Any, environments: CompiledEnvironments) -> None:
         self.policy, self.environments = policy, environments
         self.layers = Shortcut(policy.network, self._read)
-        self.scaling, self.rolled = scaling_of(environments.codec), None
+        self.scaling = scaling_of(environments.codec)
+        self.rolled: Rolled | None = None
         self.seen_at = 0
 
     @classmethod
@@ -54,8 +57,7 @@ class WholeRollouts:
         environments.stand_at(rolled.obs[-1].copy(), rolled.finished[:ended])
         action = rolled.action[..., 0] if acting.kind == CHOICE else rolled.action
         columns = {"obs": environments.shown(rolled.obs[:-1]), "action": action}
-        names = ("log_prob", "value", "reward", "terminated", "truncated", "next_value")
-        return columns | {name: getattr(rolled, name) for name in names}
+        return columns | {name: getattr(rolled, name) for name in (*SINGLE, *FLAGS)}
 
     def _layers(self) -> Layers | None:
         first = next(self.policy.network.parameters())
@@ -96,15 +98,15 @@ class WholeRollouts:
             choice = isinstance(self.policy.family, Categorical)
             size = 1 if choice else self.policy.family.num_dimensions
             column = (steps, count)
-            single = [np.empty(column, np.float32) for _ in range(4)]
-            flags = [np.empty(column, np.bool_) for _ in range(2)]
+            single = {name: np.empty(column, np.float32) for name in SINGLE}
+            flags = {name: np.empty(column, np.bool_) for name in FLAGS}
             self.rolled = Rolled(
-                np.empty((steps + 1, count, numbers), np.float32),
-                np.empty((*column, size), np.int64 if choice else np.float32),
-                *single,
-                *flags,
-                np.empty((steps, count, numbers), np.float32),
-                np.empty((steps * count, 3)),
+                obs=np.empty((steps + 1, count, numbers), np.float32),
+                action=np.empty((*column, size), np.int64 if choice else np.float32),
+                **single,
+                **flags,
+                next_obs=np.empty((steps, count, numbers), np.float32),
+                finished=np.empty((steps * count, 3)),
             )
         return self.rolled
 
@@ -128,7 +130,7 @@ def moments_of(normalizer: ObservationNormalizer | None) -> tuple[np.ndarray, np
 
 def scaling_of(codec: ActionCodec) -> Scaling:
     """An action codec as compiled code reads it."""
-    if not hasattr(codec, "bounded"):
+    if not isinstance(codec.space, spaces.Box):
         return Scaling(NOTHING.astype(np.bool_), NOTHING, NOTHING, NOTHING, NOTHING)
     ends = (np.asarray(end, np.float64).reshape(-1) for end in (codec.space.low, codec.space.high))
     return Scaling(codec.bounded, codec.half_width, codec.centre, *ends)
