@@ -42,7 +42,7 @@ from planting import NotPlanted, live_functions, plant  # noqa: E402
 PACKAGE = ROOT / "src" / "rl_training"
 FOLDER = ROOT / "build" / "mutants"
 RUNTIME = ("*_trainer", "actor_learner", "trainer", "optim", "grouped_adam", "scalezero_tasks")
-RUNTIME += ("controls", "schedules", "metrics", "evaluation")
+RUNTIME += ("on_policy", "off_policy", "updates", "controls", "schedules", "metrics", "evaluation")
 SOURCES = [
     f"{room}/*.py" for room in ("algorithms", "data", "state", "search", "networks", "kernels", "policies")
 ]
@@ -111,7 +111,8 @@ def main() -> int:
         for worker in workers:
             os.waitpid(worker, 0)
         known = results()
-    report([known[name] for name in (identity(*each) for each in sample) if name in known])
+    found = {change(*each): known[identity(*each)] for each in sample if identity(*each) in known}
+    report(found)
     return 0
 
 
@@ -145,15 +146,20 @@ def drawn(arguments: Any) -> list[tuple[str, Mutation]]:
 def identity(path: str, mutation: Mutation) -> str:
     """The same for the same change of the same text, wherever in the file and in whichever room it is."""
     nearby = _lines(path)[max(mutation.line - 2, 0) : mutation.line + 1]
-    parts = (
-        Path(path).name,
-        mutation.function,
-        mutation.kind,
-        mutation.before,
-        mutation.after,
-        mutation.number,
-    )
-    return hashlib.sha256(repr((*parts, *nearby)).encode()).hexdigest()[:16]
+    return _hashed(path, mutation, *nearby)
+
+
+def change(path: str, mutation: Mutation) -> str:
+    """The same for the same change of a function, whatever else of the function has changed: what is judged."""
+    return _hashed(path, mutation)
+
+
+def _hashed(path: str, mutation: Mutation, *nearby: str) -> str:
+    parts = (Path(path).name, *(getattr(mutation, name) for name in NAMED), *nearby)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+NAMED = ("function", "kind", "before", "after", "number")
 
 
 @cache
@@ -260,11 +266,12 @@ def described(found: dict[str, Any]) -> str:
     return f"{found['path']}:{found['line']} {found['kind']}: {change}"
 
 
-def report(found: list[dict[str, Any]]) -> None:
+def report(tried: dict[str, dict[str, Any]]) -> None:
     """A score per file and per room, and all that survived."""
     judged = {each["id"]: each["why"] for each in yaml.safe_load((HERE / "equivalents.yaml").read_text())}
+    found = [each | {"change": name} for name, each in tried.items()]
     alive = [each for each in found if each["verdict"] not in ("killed", "invalid")]
-    equivalent = [each for each in alive if each["id"] in judged]
+    equivalent = [each for each in alive if each["change"] in judged]
     valid = [each for each in found if each["verdict"] != "invalid" and each not in equivalent]
     rows: dict[str, list[int]] = {}
     for each in valid:
@@ -284,9 +291,9 @@ def report(found: list[dict[str, Any]]) -> None:
     )
     print(f"planted and {len(equivalent)} judged to change nothing\n")
     for each in (each for each in alive if each not in equivalent):
-        print(f"{each['verdict']}, {each['tests']} tests: {each['id']} {described(each)}")
+        print(f"{each['verdict']}, {each['tests']} tests: {each['change']} {described(each)}")
     for each in equivalent:
-        print(f"equivalent: {each['id']} {described(each)}\n    {judged[each['id']]}")
+        print(f"equivalent: {each['change']} {described(each)}\n    {judged[each['change']]}")
 
 
 if __name__ == "__main__":
