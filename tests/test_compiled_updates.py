@@ -8,20 +8,26 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import nn
+from updates import warmed
 
 from rl_training.algorithms.a2c import A2C_SLOPES
 from rl_training.algorithms.masking import MASK
 from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
+from rl_training.algorithms.sac import actor_loss
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.layers import ACTIVATIONS, HEIGHT, NONE, NOWHERE, OBSERVATION, Layer, Layers
 from rl_training.kernels.products import product
+from rl_training.kernels.reading import twin_layers
 from rl_training.networks.encoders import ACTIVATIONS as NAMES
+from rl_training.networks.soft_actor_critic import TwinCritics
 from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.runtime import sac_trainer
 from rl_training.runtime.optim import Adam, Optimizer, RMSprop, flatten_parameters
 from rl_training.runtime.updates import CompiledUpdate, Fastest, TorchUpdate
 
@@ -97,6 +103,34 @@ def test_outputs_and_gradients_are_those_of_autograd(activation: str, seed: int)
         output = layers.forward(x.numpy(), rows.numpy())
         np.testing.assert_allclose(output, expected.detach().numpy(), rtol=2e-5, atol=2e-6)
         layers.backward(slopes.numpy())
+    layers.unpack(gradient.numpy())
+    torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()))
+
+
+@pytest.mark.parametrize("hidden", [(), (40, 33)])
+@pytest.mark.parametrize("activation", NAMES)
+def test_critics_and_the_slopes_of_their_inputs_are_those_of_autograd(
+    hidden: tuple[int, ...], activation: str
+) -> None:
+    torch.manual_seed(4)
+    critics = TwinCritics(BOX, 2, hidden, activation, "nature")
+    parameters, gradient = flatten_parameters(list(critics.parameters()))
+    layers = twin_layers(critics, parameters)
+    assert layers is not None
+    obs, action = torch.randn(HEIGHT, 5), torch.randn(HEIGHT, 2, requires_grad=True)
+    q, slopes = critics(obs, action), torch.randn(2, HEIGHT)
+    q.backward(slopes)
+    reference, to_q = gradient.clone(), np.ascontiguousarray(slopes.numpy().T)
+
+    gradient.zero_()
+    layers.pack()
+    output = layers.forward(torch.cat([obs, action.detach()], 1).numpy(), np.arange(HEIGHT))
+    np.testing.assert_allclose(output.T, q.detach().numpy(), rtol=2e-5, atol=2e-6)
+    layers.backward(to_q, learns=False)
+    assert action.grad is not None
+    np.testing.assert_allclose(layers.to_inputs[:, 5:], action.grad.numpy(), rtol=1e-4, atol=1e-6)
+    assert not layers.gradient.any()  # nothing was learned on the way
+    layers.backward(to_q)
     layers.unpack(gradient.numpy())
     torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()))
 
@@ -316,3 +350,56 @@ def test_a_network_that_changes_is_seen() -> None:
     assert isinstance(chosen(), CompiledUpdate)
     policy.network.actor_encoder[1][1] = nn.Softplus()
     assert chosen.explained == "torch (the policy is not of dense layers alone)"
+
+
+class TwoDimensions(gym.Env):  # type: ignore[type-arg]
+    """Observations and rewards of noise, for actions of two dimensions."""
+
+    observation_space = spaces.Box(-1, 1, (3,))
+    action_space = spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._seen(), float(action.sum()), bool(self.np_random.random() < 0.1), False, {}
+
+    def _seen(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32)
+
+
+gym.register("compiled/TwoDimensions-v0", entry_point=TwoDimensions)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"ent_coef": 0.2, "activation": "silu", "normalize_observations": True}]
+)
+def test_sac_is_torchs(settings: dict[str, Any]) -> None:
+    """From the same draws: updates of more than one block, with actions of several dimensions."""
+    small = dict(
+        env_id="compiled/TwoDimensions-v0", total_timesteps=1000, hidden_sizes=(20, 12), learning_rate=0.003
+    )
+    replay = dict(learning_starts=50, batch_size=HEIGHT + 30, buffer_size=500)
+    ours, theirs = (
+        warmed("sac", 60, **small | replay | settings, compiled_updates=how) for how in (True, False)
+    )
+    assert (ours.soft_updates.path, theirs.soft_updates.path) == ("compiled", "torch")
+    for name in ("actor_optimizer", "critic_optimizer"):
+        pair = [getattr(trainer, name).parameters for trainer in (ours, theirs)]
+        torch.testing.assert_close(*pair, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(ours.target_weights, theirs.target_weights, rtol=1e-3, atol=1e-4)
+
+
+def test_sac_without_dense_layers_or_with_a_loss_of_ones_own_learns_by_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = dict(
+        env_id="Pendulum-v1", total_timesteps=100, hidden_sizes=(8,), learning_starts=4, batch_size=4
+    )
+    trainer = warmed("sac", 0, **settings)
+    assert trainer.soft_updates.path == "compiled"
+    trainer.critics.register_forward_hook(lambda *_: None)
+    assert trainer.soft_updates.path == "torch"
+    monkeypatch.setattr(sac_trainer, "actor_loss", lambda *said: actor_loss(*said))
+    assert warmed("sac", 0, **settings).soft_updates.explained == "torch (a loss of one's own)"

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rl_training.compiling import njit
+
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """a = tanh(u), u = μ + σ ε, and its log-density, for μ, log σ, ε of [N, D] → [N, D] and [N].
@@ -58,3 +60,66 @@ def temperature_loss(log_ent_coef: Tensor, log_prob: Tensor, target_entropy: flo
 def polyak(target: Tensor, online: Tensor, tau: float) -> None:
     """θ̄ ← θ̄ + τ (θ - θ̄), for all weights as one vector."""
     torch.lerp(target, online, tau, out=target)
+
+
+@njit(nogil=True, error_model="numpy")
+def squash_rows(outputs, noise, bounds, action, log_prob):  # type: ignore[no-untyped-def]
+    """`squash`, compiled, for μ and log σ side by side in outputs [N, 2 D], log σ held between bounds."""
+    count, size = noise.shape
+    for i in range(count):
+        total = 0.0
+        for k in range(size):
+            log_std = min(max(outputs[i, size + k], bounds[0]), bounds[1])
+            raw = outputs[i, k] + math.exp(log_std) * noise[i, k]
+            softplus = max(-2 * raw, 0.0) + math.log1p(math.exp(-abs(2 * raw)))
+            action[i, k] = math.tanh(raw)
+            total -= 0.5 * noise[i, k] ** 2 + log_std + 0.5 * math.log(2 * math.pi)
+            total -= 2 * (math.log(2) - raw - softplus)
+        log_prob[i] = total
+
+
+@njit(nogil=True, error_model="numpy")
+def squash_slopes(outputs, noise, bounds, action, to_action, weight, slopes):  # type: ignore[no-untyped-def]
+    """Slopes [N, 2 D] in μ and log σ of a loss with slopes `to_action` [N, D] in a and `weight` in log π.
+
+    ∂a/∂u = 1 - a²,  ∂log π/∂u = 2a,  ∂u/∂μ = 1,  ∂u/∂log σ = σ ε,  ∂log π/∂log σ = -1 besides; 0 beyond the bounds
+    """
+    count, size = noise.shape
+    for i in range(count):
+        for k in range(size):
+            a, log_std = action[i, k], outputs[i, size + k]
+            to_raw = to_action[i, k] * (1 - a * a) + weight * 2 * a
+            slopes[i, k] = to_raw
+            inside = bounds[0] <= log_std <= bounds[1]
+            slopes[i, size + k] = to_raw * math.exp(log_std) * noise[i, k] - weight if inside else 0.0
+
+
+@njit(nogil=True, error_model="numpy")
+def critic_slopes(batch, next_q, next_log_prob, q, ent_coef, share, slopes, sums):  # type: ignore[no-untyped-def]
+    """`critic_loss` to `soft_target` and its slopes (Qᵢ - y) / N, for q and next_q [N, 2]; sums: the loss, mean Q.
+
+    batch: rewards and discounts [N]
+    """
+    reward, discount = batch
+    for i in range(len(q)):
+        least = min(next_q[i, 0], next_q[i, 1])
+        target = reward[i] + discount[i] * (least - ent_coef * next_log_prob[i])
+        for c in range(2):
+            error = q[i, c] - target
+            slopes[i, c] = share * error
+            sums[0] += 0.5 * share * error * error
+            sums[1] += 0.5 * share * q[i, c]
+
+
+@njit(nogil=True, error_model="numpy")
+def least_slopes(q, log_prob, ent_coef, share, slopes, sums):  # type: ignore[no-untyped-def]
+    """`actor_loss` and its slopes in q [N, 2]: -1 / N in the smaller one, half of it in each where they are equal."""
+    for i in range(len(q)):
+        sums[0] += share * (ent_coef * log_prob[i] - min(q[i, 0], q[i, 1]))
+        sums[1] += share * log_prob[i]
+        for c in range(2):
+            other = q[i, 1 - c]
+            slopes[i, c] = -share if q[i, c] < other else -0.5 * share if q[i, c] == other else 0.0
+
+
+SAC_LOSSES = (soft_target, critic_loss, actor_loss)  # what these slopes are of

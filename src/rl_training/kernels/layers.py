@@ -20,9 +20,9 @@ from rl_training.kernels.acting import FAST, fast_tanh
 from rl_training.kernels.products import PANEL, product
 
 HEIGHT = 128  # rows of a block
-COLUMNS = 15
+COLUMNS = 16
 (
-    INPUTS, OUTPUTS, SOURCE, ACTIVATION, WEIGHT, BIAS,  # what the layer is; places in the vector of parameters
+    INPUTS, OUTPUTS, SOURCE, ACTIVATION, WEIGHT, BIAS, TRANSPOSED,  # the layer; places in the vector of parameters
     FORWARD, BACKWARD, START, GRADIENT,  # places in the packed weights: for both passes, biases, and slopes
     VALUES, SLOPES, KEPT, STRIDE, COLUMN,  # places in memory, numbers from row to row, and the first output column
 ) = range(COLUMNS)  # fmt: skip
@@ -41,14 +41,29 @@ class Layer(NamedTuple):
     source: int  # the number of another layer, or OBSERVATION
     activation: int
     column: int  # where its outputs begin in a row of the network's outputs; NOWHERE for hidden layers
+    transposed: bool = False  # whether W is stored as [inputs, outputs]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        if self.weight is None:
+            assert self.bias is not None
+            return self.bias.numel(), 0
+        first, last = self.weight.shape
+        return (last, first) if self.transposed else (first, last)
 
 
 class Layers:
-    """A network of dense layers over a vector of parameters, of which their weights are views."""
+    """A network of dense layers over a vector of parameters, of which their weights are views.
 
-    def __init__(self, layers: Sequence[Layer], inputs: int, parameters: Tensor) -> None:
-        self.inputs, self.parameters = inputs, parameters.detach().numpy()
-        self.outputs = max(layer.column + _outputs(layer) for layer in layers if layer.column != NOWHERE)
+    With `passes`, slopes go on to its inputs.
+    """
+
+    def __init__(
+        self, layers: Sequence[Layer], inputs: int, parameters: Tensor, passes: bool = False
+    ) -> None:
+        self.inputs, self.passes, self.parameters = inputs, passes, parameters.detach().numpy()
+        self.outputs = max(layer.column + layer.shape[0] for layer in layers if layer.column != NOWHERE)
         self.table = np.full((len(layers) + 1, COLUMNS), NOWHERE, np.int64)
         self._lay_out(layers, parameters)
         self.output, self.slopes = (np.zeros((HEIGHT, self.outputs), np.float32) for _ in range(2))
@@ -56,32 +71,37 @@ class Layers:
     def _lay_out(self, layers: Sequence[Layer], parameters: Tensor) -> None:
         table, packed, memory = self.table, 0, 0
         for i, layer in enumerate(layers):
-            outputs, inputs = _outputs(layer), 0 if layer.weight is None else layer.weight.shape[1]
-            stride = stride_of(outputs)
+            (outputs, inputs), stride = layer.shape, stride_of(layer.shape[0])
+            rows, width = (inputs, outputs) if layer.transposed else (outputs, inputs)
             sizes = (
                 panels(outputs) * inputs,
                 panels(inputs) * outputs,
                 panels(outputs),
-                outputs * panels(inputs),
+                rows * panels(width),
             )
             places = np.cumsum([packed, *sizes])
             kept = layer.activation in (SILU, GELU)
             at = memory + HEIGHT * stride * np.arange(3)
             table[i] = (
                 inputs, outputs, layer.source, layer.activation,
-                _place(layer.weight, parameters), _place(layer.bias, parameters),
+                _place(layer.weight, parameters), _place(layer.bias, parameters), layer.transposed,
                 *places[:4], at[0], at[1], at[2] if kept else NOWHERE, stride, layer.column,
             )  # fmt: skip
             packed, memory = int(places[4]), memory + HEIGHT * stride * (2 + kept)
         # The observation is the last row: what SOURCE = -1 names.
-        table[-1, [OUTPUTS, VALUES, STRIDE]] = self.inputs, memory, stride_of(self.inputs)
+        stride = stride_of(self.inputs)
+        table[-1, [OUTPUTS, VALUES, STRIDE]] = self.inputs, memory, stride
+        self.memory = np.zeros(memory + HEIGHT * stride * (1 + self.passes), np.float32)
+        if self.passes:
+            table[-1, SLOPES] = memory + HEIGHT * stride
+            self.to_inputs = self.memory[table[-1, SLOPES] :].reshape(HEIGHT, stride)[:, : self.inputs]
         self.packed, self.gradient = (np.zeros(packed + PANEL, np.float32) for _ in range(2))
-        self.memory = np.zeros(memory + HEIGHT * stride_of(self.inputs), np.float32)
 
-    def pack(self) -> None:
-        """Read the parameters as they are now; what was added up of gradients begins anew."""
+    def pack(self, learns: bool = True) -> None:
+        """Read the parameters as they are now; what was added up of gradients begins anew if the network learns."""
         pack(self.table, self.parameters, self.packed)
-        self.gradient[:] = 0
+        if learns:
+            self.gradient[:] = 0
 
     def forward(self, inputs: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The outputs [n, outputs] for some rows of inputs [N, inputs], at most HEIGHT; valid until the next call."""
@@ -89,9 +109,12 @@ class Layers:
         forward(self.table, self.packed, self.memory, inputs, rows, out)
         return out
 
-    def backward(self, slopes: np.ndarray) -> None:
-        """Add up the gradients of a loss with these slopes [n, outputs] in what `forward` put out last."""
-        backward(self.table, self.packed, self.memory, slopes, self.gradient)
+    def backward(self, slopes: np.ndarray, learns: bool = True) -> None:
+        """Add up the gradients of a loss with these slopes [n, outputs] in what `forward` put out last.
+
+        Where the network does not learn, slopes are passed on to `to_inputs` [n, inputs] alone.
+        """
+        backward(self.table, self.packed, self.memory, slopes, self.gradient, learns)
 
     def unpack(self, gradient: np.ndarray) -> None:
         """Write what was added up to where a vector of gradients has it."""
@@ -106,12 +129,6 @@ def stride_of(width: int) -> int:
 def panels(width: int) -> int:
     """A width, rounded up to whole panels."""
     return -(-width // PANEL) * PANEL
-
-
-def _outputs(layer: Layer) -> int:
-    some = layer.bias if layer.weight is None else layer.weight
-    assert some is not None
-    return len(some)
 
 
 def _place(part: Tensor | None, parameters: Tensor) -> int:
@@ -134,8 +151,12 @@ def pack(table, parameters, packed):  # type: ignore[no-untyped-def]
             start[j] = parameters[table[i, BIAS] + j] if table[i, BIAS] >= 0 else ZERO
         if inputs > 0:
             weight = parameters[table[i, WEIGHT] : table[i, WEIGHT] + outputs * inputs]
-            _pack_transposed(weight, inputs, outputs, packed[table[i, FORWARD] :])
-            _pack_rows(weight, inputs, outputs, packed[table[i, BACKWARD] :])
+            if table[i, TRANSPOSED]:
+                _pack_rows(weight, outputs, inputs, packed[table[i, FORWARD] :])
+                _pack_transposed(weight, outputs, inputs, packed[table[i, BACKWARD] :])
+            else:
+                _pack_transposed(weight, inputs, outputs, packed[table[i, FORWARD] :])
+                _pack_rows(weight, inputs, outputs, packed[table[i, BACKWARD] :])
 
 
 @njit(nogil=True)
@@ -169,10 +190,11 @@ def unpack(table, packed, gradient):  # type: ignore[no-untyped-def]
             to, source = gradient[table[i, BIAS] :], packed[table[i, START] :]
             for j in range(outputs):
                 to[j] = source[j]
-        for j in range(outputs if inputs > 0 else 0):
-            to = gradient[table[i, WEIGHT] + j * inputs :]
-            source = packed[table[i, GRADIENT] + j * ((inputs + PANEL - 1) // PANEL * PANEL) :]
-            for k in range(inputs):
+        rows, width = (inputs, outputs) if table[i, TRANSPOSED] else (outputs, inputs)
+        for j in range(rows if inputs > 0 else 0):
+            to = gradient[table[i, WEIGHT] + j * width :]
+            source = packed[table[i, GRADIENT] + j * ((width + PANEL - 1) // PANEL * PANEL) :]
+            for k in range(width):
                 to[k] = source[k]
 
 
@@ -205,15 +227,15 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
 
 
 @njit(nogil=True)
-def backward(table, packed, memory, slopes, gradient):  # type: ignore[no-untyped-def]
+def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[no-untyped-def]
     """Add ∂W = gᵀ x and ∂b = Σ g to a packed gradient, with g ← (g W) ∘ f' from layer to layer.
 
     `slopes` [n, outputs] are those of a loss in what `forward` has just put out.
     """
     count = len(slopes)
-    for i in range(len(table) - 1):
+    for i in range(len(table)):
         layer = table[i]
-        for r in range(count):
+        for r in range(count if layer[SLOPES] >= 0 else 0):
             line = memory[layer[SLOPES] + r * layer[STRIDE] : layer[SLOPES] + (r + 1) * layer[STRIDE]]
             line[:] = ZERO
             if layer[COLUMN] >= 0:
@@ -222,18 +244,23 @@ def backward(table, packed, memory, slopes, gradient):  # type: ignore[no-untype
                     line[j] = source[j]
     for i in range(len(table) - 2, -1, -1):
         layer, source = table[i], table[table[i, SOURCE]]
-        _differentiate(layer, memory, count, gradient[layer[START] :])
-        width = (layer[INPUTS] + PANEL - 1) // PANEL * PANEL
-        product(
-            layer[OUTPUTS],
-            layer[INPUTS],
-            count,
-            (gradient, layer[GRADIENT], width),
-            (gradient, layer[GRADIENT], width),
-            (memory, layer[SLOPES], 1, layer[STRIDE]),
-            (memory, source[VALUES], source[STRIDE], PANEL),
-        )
-        if layer[SOURCE] >= 0:
+        _differentiate(layer, memory, count, gradient[layer[START] :], learns)
+        if learns:
+            given, taken = (layer[SLOPES], layer[STRIDE]), (source[VALUES], source[STRIDE])
+            rows, columns = layer[OUTPUTS], layer[INPUTS]
+            if layer[TRANSPOSED]:
+                given, taken, rows, columns = taken, given, columns, rows
+            width = (columns + PANEL - 1) // PANEL * PANEL
+            product(
+                rows,
+                columns,
+                count,
+                (gradient, layer[GRADIENT], width),
+                (gradient, layer[GRADIENT], width),
+                (memory, given[0], 1, given[1]),
+                (memory, taken[0], taken[1], PANEL),
+            )
+        if source[SLOPES] >= 0:
             product(
                 count,
                 layer[INPUTS],
@@ -283,8 +310,8 @@ def _activate(layer, memory, count):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _differentiate(layer, memory, count, bias):  # type: ignore[no-untyped-def]
-    """g ← g f'(z) in place, and b ← b + Σ g."""
+def _differentiate(layer, memory, count, bias, learns):  # type: ignore[no-untyped-def]
+    """g ← g f'(z) in place, and b ← b + Σ g where the network learns."""
     kind, stride, width = layer[ACTIVATION], layer[STRIDE], layer[OUTPUTS]
     for r in range(count):
         slope = memory[layer[SLOPES] + r * stride : layer[SLOPES] + r * stride + width]
@@ -294,7 +321,7 @@ def _differentiate(layer, memory, count, bias):  # type: ignore[no-untyped-def]
                 slope[j] *= ONE - line[j] * line[j]
         elif kind == RELU:
             for j in range(width):
-                slope[j] = slope[j] if line[j] > ZERO else ZERO
+                slope[j] *= ONE if line[j] > ZERO else ZERO
         elif kind == ELU:
             for j in range(width):
                 slope[j] *= line[j] + ONE if line[j] < ZERO else ONE
@@ -302,5 +329,5 @@ def _differentiate(layer, memory, count, bias):  # type: ignore[no-untyped-def]
             kept = memory[layer[KEPT] + r * stride : layer[KEPT] + r * stride + width]
             for j in range(width):
                 slope[j] *= kept[j]
-        for j in range(width):
+        for j in range(width if learns else 0):
             bias[j] += slope[j]

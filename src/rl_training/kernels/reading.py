@@ -10,6 +10,7 @@ from rl_training.kernels.exact import is_exact
 from rl_training.kernels.layers import ACTIVATIONS, NONE, NOWHERE, OBSERVATION, Layer, Layers
 from rl_training.networks.actor_critic import ActionHead, ActorCritic
 from rl_training.networks.encoders import Flat, Joined, OneHot
+from rl_training.networks.soft_actor_critic import GaussianActor, TwinCritics
 
 
 def actor_critic_layers(network: Any, parameters: Tensor) -> Layers | None:
@@ -31,6 +32,37 @@ def actor_critic_layers(network: Any, parameters: Tensor) -> Layers | None:
     valued = _last(actor, 0) if critic_encoder is None else _last(critic, len(actor))
     trunk.append(_layer(network.critic_head, valued, NONE, column))
     return Layers(trunk, features_of(network.actor_encoder), parameters)
+
+
+def head_layers(network: Any, kind: type[nn.Module], parameters: Tensor) -> Layers | None:
+    """A network of this very kind that is an `encoder` and a linear `head`."""
+    hidden = encoder_layers(network.encoder, 0) if is_exact(network, kind) else None
+    if hidden is None or not _is_dense(network.head):
+        return None
+    head = _layer(network.head, _last(hidden, 0), NONE, 0)
+    return Layers([*hidden, head], features_of(network.encoder), parameters)
+
+
+def gaussian_layers(network: Any, parameters: Tensor) -> Layers | None:
+    """A `GaussianActor`: its outputs are μ and log σ, before this is held between its bounds."""
+    return head_layers(network, GaussianActor, parameters)
+
+
+def twin_layers(network: Any, parameters: Tensor) -> Layers | None:
+    """`TwinCritics` of features and an action side by side, to which slopes are passed on; outputs: both Q."""
+    activation = network.activation
+    ours = is_exact(network, TwinCritics) and learns_nothing(network.inputs)
+    if not ours or not is_exact(activation, *ACTIVATIONS) or _has_settings(activation):
+        return None
+    layers: list[Layer] = []
+    for twin in range(2):
+        pairs = list(zip(network.weights, network.biases, strict=True))
+        for depth, (weight, bias) in enumerate(pairs):
+            last, source = depth == len(pairs) - 1, len(layers) - 1 if depth else OBSERVATION
+            kind, column = (NONE, twin) if last else (ACTIVATIONS[type(activation)], NOWHERE)
+            layers.append(Layer(weight[twin], bias[twin].reshape(-1), source, kind, column, not last))
+    # Without a hidden layer the only weight is [2, 1, inputs].
+    return Layers(layers, layers[0].shape[1], parameters, passes=True)
 
 
 def encoder_layers(encoder: Any, first: int) -> list[Layer] | None:

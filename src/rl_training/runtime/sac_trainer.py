@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
-from torch import nn
+from torch import Tensor, nn
 
 from rl_training.algorithms.sac import actor_loss, critic_loss, polyak, soft_target, temperature_loss
 from rl_training.data.batch import TransitionBatch
@@ -20,6 +20,7 @@ from rl_training.runtime.controls import AUTO, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, target_of
+from rl_training.runtime.soft_updates import fastest_soft_updates
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.sac import SACConfig
 
@@ -39,7 +40,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
     action_spaces = (spaces.Box,)
     agent: SquashedPolicy
     replay: Replay[TransitionBatch]
-    transient = ("target_weights",)
+    transient = ("target_weights", "soft_updates")
 
     def __init__(self, config: SACConfig) -> None:
         super().__init__(config)
@@ -50,6 +51,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         self.actor_optimizer = Adam([self.agent.actor])
         self.critic_optimizer = Adam([self.critics])
         self.temperature_optimizer = Adam([self.temperature]) if self.temperature is not None else None
+        self.soft_updates = fastest_soft_updates(self, soft_target, critic_loss, actor_loss)
 
     @classmethod
     def make_agent(
@@ -81,38 +83,42 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
 
     def update(self, now: Now) -> dict[str, Any]:
         """One gradient step of the critics, the actor and the temperature, on one batch."""
-        agent, temperature = self.agent, self.temperature
+        temperature = self.temperature
         batch = self.on_device(self.replay.sample(self.config.batch_size, now.gamma))
         ent_coef = now.ent_coef if temperature is None else temperature.log_ent_coef.exp().item()
-
-        # Update the Q-functions.
-        with torch.no_grad():
-            next_action, next_log_prob = agent.sample(batch["next_obs"])
-            next_q = self.target_critics(batch["next_obs"], next_action)
-            target = soft_target(batch["reward"], batch["discount"], next_q, next_log_prob, ent_coef)
-        q = self.critics(batch["obs"], batch["action"])
-        q_loss = critic_loss(q, target)
-        self.critic_optimizer.step(q_loss, now.learning_rate, None)
-
-        # Update the policy; the critics only pass the gradient on to the action.
-        action, log_prob = agent.sample(batch["obs"])
-        pi_loss = actor_loss(self.critics(batch["obs"], action, frozen=True), log_prob, ent_coef)
-        self.actor_optimizer.step(pi_loss, now.learning_rate, None)
-
+        # Update the Q-functions, then the policy.
+        update = self.soft_updates.taken() or self
+        about_critics = update.improve_critics(batch, ent_coef, now)
+        about_actor, log_prob = update.improve_actor(batch, ent_coef, now)
         # Adjust the temperature.
         if temperature is not None and self.temperature_optimizer is not None:
             least = -self._num_dimensions() if now.target_entropy is None else now.target_entropy
-            loss = temperature_loss(temperature.log_ent_coef, log_prob.detach(), least)
+            loss = temperature_loss(temperature.log_ent_coef, log_prob, least)
             self.temperature_optimizer.step(loss, now.learning_rate, None)
-
         # Update the target networks.
         polyak(self.target_weights, self.critic_optimizer.parameters, now.tau)
-        return {
-            "critic_loss": q_loss.detach(),
-            "actor_loss": pi_loss.detach(),
-            "q_value": q.detach().mean(),
-            "entropy": -log_prob.detach().mean(),
-        }
+        return about_critics | about_actor
+
+    def improve_critics(self, batch: TransitionBatch, ent_coef: float, now: Now) -> dict[str, Any]:
+        """A step of the Q-functions towards the soft target."""
+        with torch.no_grad():
+            next_action, next_log_prob = self.agent.sample(batch["next_obs"])
+            next_q = self.target_critics(batch["next_obs"], next_action)
+            target = soft_target(batch["reward"], batch["discount"], next_q, next_log_prob, ent_coef)
+        q = self.critics(batch["obs"], batch["action"])
+        loss = critic_loss(q, target)
+        self.critic_optimizer.step(loss, now.learning_rate, None)
+        return {"critic_loss": loss.detach(), "q_value": q.detach().mean()}
+
+    def improve_actor(
+        self, batch: TransitionBatch, ent_coef: float, now: Now
+    ) -> tuple[dict[str, Any], Tensor]:
+        """A step of the policy, and log π; the critics only pass the gradient on to the action."""
+        action, log_prob = self.agent.sample(batch["obs"])
+        loss = actor_loss(self.critics(batch["obs"], action, frozen=True), log_prob, ent_coef)
+        self.actor_optimizer.step(loss, now.learning_rate, None)
+        log_prob = log_prob.detach()
+        return {"actor_loss": loss.detach(), "entropy": -log_prob.mean()}, log_prob
 
     def _num_dimensions(self) -> int:
         assert isinstance(self.action_space, spaces.Box)

@@ -15,7 +15,7 @@ from rl_training.errors import about
 from rl_training.networks.encoders import encoder_lines, is_image, is_small_image, without_small_pictures
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.updates import COMPILED, Fastest
+from rl_training.runtime.updates import COMPILED, Choice
 from rl_training.settings.config import Config
 from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
@@ -78,9 +78,9 @@ class Trainer(Stateful, Generic[ConfigT]):
         """How each of its updates is computed: `compiled` or `torch`. A run keeps to that."""
         return {name: part.path for name, part in self.choices().items()}
 
-    def choices(self) -> dict[str, Fastest]:
+    def choices(self) -> dict[str, Choice]:
         """Its updates that have more than one path."""
-        return {name: part for name, part in vars(self).items() if isinstance(part, Fastest)}
+        return {name: part for name, part in vars(self).items() if isinstance(part, Choice)}
 
     def keep_to(self, paths: Mapping[str, str]) -> None:
         """Compute updates as a run has done so far: by torch where `paths` does not say `compiled`."""

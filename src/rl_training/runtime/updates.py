@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.algorithms.masking import mask_of
 from rl_training.algorithms.ppo import normalize_advantage
@@ -30,6 +30,7 @@ from rl_training.runtime.controls import Now
 from rl_training.runtime.optim import Adam, Optimizer, RMSprop
 
 COMPILED, TORCH = "compiled", "torch"
+OWN_LOSS = "a loss of one's own"
 EVALUATE = ActorCriticPolicy.evaluate  # which compiled code stands in for
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
@@ -156,7 +157,34 @@ class CompiledUpdate:
         return {"grad_norm": self.optimizer.descend(learning_rate, _number(max_grad_norm))}
 
 
-class Fastest:
+class Choice:
+    """Something that is computed in compiled code where the modules it is computed by can be read, else by torch."""
+
+    def __init__(self, obstacle: str, modules: nn.Module, make: Callable[[Any], Any]) -> None:
+        self.obstacle = obstacle
+        self.compiled = None if obstacle else Shortcut(modules, make)
+
+    def taken(self) -> Any:
+        """The compiled one; None where torch is to compute."""
+        return taken(self.compiled)
+
+    def use_torch(self, why: str) -> None:
+        self.obstacle, self.compiled = self.obstacle or why, None
+
+    @property
+    def path(self) -> str:
+        """How it is computed now."""
+        return TORCH if self.taken() is None else COMPILED
+
+    @property
+    def explained(self) -> str:
+        """The same, and why it is not compiled."""
+        if self.path == COMPILED:
+            return COMPILED
+        return f"{TORCH} ({self.obstacle or 'the policy is not of dense layers alone'})"
+
+
+class Fastest(Choice):
     """The update of a loss on a trainer's agent: compiled where its network can be read as dense layers, else torch's.
 
     `loss` is what torch differentiates. It has these slopes unless someone has put another function in its place.
@@ -164,15 +192,16 @@ class Fastest:
 
     def __init__(self, loss: Loss, slopes: Slopes, trainer: Any) -> None:
         self.loss, self.slopes, self.trainer = loss, slopes, trainer
-        self.obstacle = "" if loss is slopes.of else "a loss of one's own"
-        self.obstacle = self.obstacle or _obstacle(trainer.agent, trainer.optimizer, trainer.config)
-        self._look()
+        known = type(trainer.agent.family) in FAMILIES
+        kind = "" if known else f"the distribution {type(trainer.agent.family).__name__}"
+        own = "" if loss is slopes.of else OWN_LOSS
+        self._begin(own or kind or obstacle(trainer.config, trainer.optimizer))
 
-    def _look(self) -> None:
+    def _begin(self, hindered: str) -> None:
         agent, self.optimizer = self.trainer.agent, self.trainer.optimizer
         normalize = self.trainer.config.normalize_advantages
         self.torch = TorchUpdate(self.loss, self.slopes, partial(_evaluate, agent), self.optimizer, normalize)
-        self.compiled = None if self.obstacle else Shortcut(agent.network, self._compiled)
+        super().__init__(hindered, agent.network, self._compiled)
 
     def _compiled(self, network: Any) -> CompiledUpdate | None:
         layers = actor_critic_layers(network, self.optimizer.parameters)
@@ -182,33 +211,20 @@ class Fastest:
         normalize = self.trainer.config.normalize_advantages
         return CompiledUpdate(self.slopes, layers, family, encode, self.optimizer, normalize)
 
-    def __call__(self) -> Update:
+    def taken(self) -> Any:
         if self.trainer.optimizer is not self.optimizer:
-            self._look()
-        plain = type(self.trainer.agent).evaluate is EVALUATE
-        return (taken(self.compiled) if plain else None) or self.torch
+            self._begin(self.obstacle)
+        return super().taken() if type(self.trainer.agent).evaluate is EVALUATE else None
 
-    def use_torch(self, why: str) -> None:
-        self.obstacle, self.compiled = self.obstacle or why, None
-
-    @property
-    def path(self) -> str:
-        """How updates are computed now."""
-        return COMPILED if isinstance(self(), CompiledUpdate) else TORCH
-
-    @property
-    def explained(self) -> str:
-        """The same, and why they are not compiled."""
-        if self.path == COMPILED:
-            return COMPILED
-        return f"{TORCH} ({self.obstacle or 'the policy is not of dense layers alone'})"
+    def __call__(self) -> Update:
+        return self.taken() or self.torch
 
 
 def _evaluate(agent: Any, minibatch: RolloutBatch) -> Evaluated:
     return agent.evaluate(minibatch["obs"], minibatch["action"])
 
 
-def _obstacle(agent: Any, optimizer: Optimizer, config: Any) -> str:
+def obstacle(config: Any, *optimizers: Optimizer) -> str:
     """Why nothing can be compiled, whatever the network is; empty where it can."""
     obstacles = {
         "compiled_updates is false": not config.compiled_updates,
@@ -216,8 +232,7 @@ def _obstacle(agent: Any, optimizer: Optimizer, config: Any) -> str:
         f"precision {config.precision}": config.precision != "fp32",
         f"{config.torch_threads} threads": (config.torch_threads or 1) != 1,
         "no fused multiply-add on this processor": not has_fused_multiplication(),
-        f"the distribution {type(agent.family).__name__}": type(agent.family) not in FAMILIES,
-        "an optimizer of one's own": type(optimizer) not in (Adam, RMSprop),
+        "an optimizer of one's own": not {type(each) for each in optimizers} <= {Adam, RMSprop},
     }
     return next((name for name, stands in obstacles.items() if stands), "")
 
