@@ -30,7 +30,12 @@ def random_observations(config: Config, steps: int = STEPS) -> Any:
     try:
         for _ in range(steps):
             seen.append(tree_map(lambda column: np.array(column[0]), environments.obs))
-            environments.step(random_action(environments.lanes.action_space, environments.obs, chance))
+            rows = [
+                tree_map(lambda part, i=i: part[i : i + 1], environments.obs)
+                for i in range(environments.count)
+            ]
+            drawn = [random_action(environments.lanes.action_space, row, chance) for row in rows]
+            environments.step(np.concatenate(drawn))
     finally:
         environments.close()
     rows = tree_map(lambda *parts: np.stack(parts), *seen)

@@ -36,6 +36,7 @@ class CompiledEnvironments(Stateful):
     """
 
     transient = ("lanes", "codec", "env_id", "dynamics", "state", "numbers", "rows", "obs")
+    agents: tuple[str, ...] = ()  # of several in one environment, which none of these has
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from rl_training.envs.lanes import Lanes, Observation, Replayed
 from rl_training.envs.spaces import action_codec
 from rl_training.errors import EnvironmentFault, RunError
-from rl_training.state.leaves import is_whole, require
+from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
 from rl_training.trees import put_rows, tree_leaves, tree_map
@@ -80,11 +80,24 @@ class Environments(Stateful):
     """B environments; `obs` is what to act on next, `step` acts, `finished` holds the episodes that ended."""
 
     transient = ("lanes", "codec", "seed", "stream", "env_id", "info_metrics", "history", "started")
+    transient += ("arguments", "made_with", "moves")
 
     def __init__(
-        self, lanes: Lanes, seed: int, stream: str, env_id: str = "", info_metrics: Sequence[str] = ()
+        self,
+        lanes: Lanes,
+        seed: int,
+        stream: str,
+        env_id: str = "",
+        info_metrics: Sequence[str] = (),
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
+        """`arguments`: of the environment's arguments those that move, as episodes begin with them now."""
         self.lanes, self.env_id, self.info_metrics = lanes, env_id, info_metrics
+        self.arguments: Mapping[str, Any] = dict(arguments or {})
+        self.made_with: list[Mapping[str, Any]] = [
+            self.arguments
+        ] * lanes.count  # of each lane's open episode
+        self.moves = bool(self.arguments)
         self.codec = action_codec(lanes.action_space)
         self.seed, self.stream = seed, stream
         count = lanes.count
@@ -98,6 +111,7 @@ class Environments(Stateful):
         self.history = History()
         self.started = np.zeros(count, np.int64)
         with self._naming():
+            self._adjust(range(count))
             self.obs: Observation = lanes.reset(range(count), self.seeds.tolist())
 
     @property
@@ -120,6 +134,11 @@ class Environments(Stateful):
             if over:
                 self._begin_episodes(over, stepped.infos)
         return Step(stepped.obs, stepped.reward, stepped.terminated, stepped.truncated, ended)
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """The names of several agents in one environment, lane by lane; () where there is one alone."""
+        return getattr(self.lanes, "agents", ())
 
     def take_finished(self) -> list[Finished]:
         """The episodes that ended since this was last asked."""
@@ -163,8 +182,20 @@ class Environments(Stateful):
             self.started -= oldest
         self.obs = tree_map(np.copy, self.obs)
         with self._naming():
+            for lane in lanes:
+                self.made_with[lane] = self.arguments
+            self._adjust(lanes)
             first = self.lanes.reset(lanes, seeds)
         put_rows(self.obs, first, lanes)
+
+    def begin_with(self, arguments: Mapping[str, Any]) -> None:
+        """Let episodes that begin from now on have these arguments."""
+        self.arguments = dict(arguments)
+
+    def _adjust(self, lanes: Iterable[int]) -> None:
+        """Have the environments of lanes made with the arguments of their episodes."""
+        for lane in lanes if self.moves else ():
+            self.lanes.adjust(lane, self.made_with[lane])  # type: ignore[attr-defined]  # those that can are asked
 
     def _seed(self, lane: int, episode: int) -> int:
         # Some emulators take 31-bit seeds only.
@@ -193,10 +224,15 @@ class Environments(Stateful):
 
     def state_dict(self) -> dict[str, Any]:
         scores = [digest(self._since_seed(lane)[1]) for lane in range(self.count)]
-        return super().state_dict() | {
-            "actions": [self._actions(lane) for lane in range(self.count)],
-            "scores": scores,
-        }
+        moving = {"made_with": [dict(values) for values in self.made_with]} if self.moves else {}
+        return (
+            super().state_dict()
+            | moving
+            | {
+                "actions": [self._actions(lane) for lane in range(self.count)],
+                "scores": scores,
+            }
+        )
 
     def check_state(self) -> None:
         require((self.episode >= 0).all() and (self.lengths >= 0).all(), "Environments: a negative count")
@@ -227,10 +263,11 @@ class Environments(Stateful):
         if "seeds" not in state:  # saved before forks were there, when they followed from the run's seed
             seeds = [self._seed(lane, int(episode)) for lane, episode in enumerate(state["episode"])]
             state = state | {"seeds": np.array(seeds)}
-        super().load_state_dict(
-            {key: value for key, value in state.items() if key not in ("actions", "scores")}
-        )
+        beside = ("actions", "scores", "made_with")
+        super().load_state_dict({key: value for key, value in state.items() if key not in beside})
+        self._take_arguments(state.get("made_with"))
         with self._naming():
+            self._adjust(range(self.count))
             replayed = self.lanes.replay(
                 self.seeds.tolist(), [self.codec.to_env(a) if len(a) else a for a in actions]
             )
@@ -244,6 +281,14 @@ class Environments(Stateful):
         ]
         scores = [np.concatenate([np.zeros(longest - len(column)), column]) for column in replayed.scores]
         self.history = History(np.stack(columns, 1), np.stack(scores, 1)) if longest else History()
+
+    def _take_arguments(self, saved: Any) -> None:
+        """What each lane's open episode was begun with: nothing besides the config's, where no argument moved."""
+        saved = [{}] * self.count if saved is None else saved
+        require(isinstance(saved, list) and len(saved) == self.count, "Environments.made_with: not one each")
+        numbers = (isinstance(values, dict) and are_finite(values.values()) for values in saved)
+        require(all(numbers), "Environments.made_with: no numbers")
+        self.made_with, self.moves = list(saved), self.moves or any(saved)
 
     def _compare(self, replayed: Replayed, lengths: list[int], digests: list[str] | None) -> None:
         """Raise RunError where a replay led elsewhere; runs saved before there were digests have returns alone."""

@@ -8,7 +8,7 @@ episode begins with `reset` and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
@@ -82,6 +82,13 @@ class Lanes(Protocol):
     def close(self) -> None: ...
 
 
+class Adjustable(Protocol):
+    """Lanes whose environments can be made anew with other arguments."""
+
+    def adjust(self, lane: int, arguments: Mapping[str, Any]) -> None:
+        """Let the next episodes of a lane be those of an environment made with these arguments."""
+
+
 class LocalLanes:
     """Environments stepped one after the other in this process: the fastest way for cheap ones.
 
@@ -91,10 +98,12 @@ class LocalLanes:
 
     steps_per_seed = 0
 
-    def __init__(self, envs: Sequence[Env]) -> None:
+    def __init__(self, envs: Sequence[Env], make: Callable[..., Env] | None = None) -> None:
+        self.make = make  # another environment, with other arguments than these were made with
+        self.made_with: list[Mapping[str, Any]] = [{} for _ in envs]
         self.observation_space = envs[0].observation_space
         self.action_space = envs[0].action_space
-        self.has_time_limit = has_time_limit(envs[0].spec)
+        self.has_time_limit = limits_time(envs[0])
         bare = [without_wrappers(env) for env in envs]
         self.envs = [env for env, _ in bare]
         self.time_limit = bare[0][1]
@@ -104,6 +113,17 @@ class LocalLanes:
         self.count = len(self.envs)
         self.clock = 0  # steps so far
         self.due = [math.inf] * self.count  # the clock at which each lane's time is up
+
+    def adjust(self, lane: int, arguments: Mapping[str, Any]) -> None:
+        if self.made_with[lane] == arguments:
+            return
+        assert self.make is not None
+        try:
+            env = without_wrappers(self.make(**arguments))[0]
+        except Exception as error:
+            raise raised(error, lane) from error
+        self.envs[lane].close()
+        self.envs[lane], self.made_with[lane] = env, dict(arguments)
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:
         rows = [self._begin(lane, seed) for lane, seed in zip(lanes, seeds, strict=True)]
@@ -210,6 +230,17 @@ def without_wrappers(env: Env) -> tuple[Env, int | None]:
             limit = min(limit or env._max_episode_steps, env._max_episode_steps)
         env = env.env
     return env, limit
+
+
+def limits_time(env: Env) -> bool:
+    """Whether an environment's episodes have a time limit that can be seen."""
+    if env.spec is not None:
+        return has_time_limit(env.spec)
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, TimeLimit):
+            return True
+        env = env.env
+    return False
 
 
 def has_time_limit(spec: EnvSpec | None) -> bool:

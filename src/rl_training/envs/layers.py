@@ -7,12 +7,11 @@ processes import this module: it must not load torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit
 
 from rl_training import parts
@@ -73,15 +72,23 @@ def _check_wrapped(env: object, wrapper: object) -> None:
         ) from None
 
 
+def make_directly(make: Callable[..., Env], max_episode_steps: int | None, **kwargs: Any) -> Env:
+    """An environment that is not made by Gymnasium, with its time limit."""
+    env = make(**kwargs)
+    if not isinstance(env, gym.Env):
+        raise Broken(f"{getattr(make, '__name__', make)} gave {env!r}, which is no environment")
+    return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+
+
 @dataclass(frozen=True)
 class Maker:
     """Makes equal environments, in this process or in a worker."""
 
-    spec: EnvSpec  # of the bare environment: it also holds what only this process has registered
+    bare: Callable[..., Env]  # in which also stands what only this process has registered
     recipe: Recipe
     outermost: type[gym.Wrapper[Any, Any, Any, Any]] | None = None
 
     def __call__(self, **kwargs: Any) -> Env:
         """One environment; `kwargs` replace some of the arguments that it is made with."""
-        env = layered(gym.make(self.spec, **kwargs), self.recipe)
+        env = layered(self.bare(**kwargs), self.recipe)
         return env if self.outermost is None else self.outermost(env)

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
@@ -17,23 +16,25 @@ import gymnasium as gym
 from rl_training.dynamics.interface import Dynamics
 from rl_training.dynamics.registry import KNOWN
 from rl_training.envs.action_masks import MaskInObservation, check_mask_space, gives_masks_in_info
+from rl_training.envs.agents import AgentLanes, has_agents
 from rl_training.envs.atari import AtariSettings, is_atari, make_atari_lanes
 from rl_training.envs.compiled import AnyEnvironments, CompiledEnvironments, CompiledSpaces
 from rl_training.envs.environments import Environments
-from rl_training.envs.from_file import spec_of_file
+from rl_training.envs.from_file import maker_of, maker_of_file, spec_of_file
 from rl_training.envs.interface import Broken, check_has_spaces
 from rl_training.envs.lanes import Lanes, LocalLanes, without_wrappers
-from rl_training.envs.layers import Maker, Recipe, layered
+from rl_training.envs.layers import Maker, Recipe, layered, make_directly
+from rl_training.envs.packages import register_package
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.trial import first_step, is_known, look_closer
 from rl_training.envs.worker_lanes import WorkerLanes
-from rl_training.errors import ConfigError, EnvironmentFault, about, add_extra, did_you_mean, one_line
-from rl_training.extras import missing_packages
+from rl_training.errors import ConfigError, EnvironmentFault, about, did_you_mean, one_line
 from rl_training.networks.encoders import is_image, is_small_image
+from rl_training.parts import GIVEN
+from rl_training.runtime.controls import Controls
 from rl_training.settings.config import Config
 from rl_training.types import Env
 
-MINATAR = "MinAtar/"
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 
 
@@ -63,6 +64,8 @@ def make_environments(
         lanes: Lanes = make_atari_lanes(
             config.env_id, config.env_kwargs, config.max_episode_steps, count, training
         )
+    elif (make := maker_of_worlds(recipe)) is not None:
+        lanes = make_agent_lanes(config, make, count, training)
     else:
         if training:
             try_out(config)
@@ -83,15 +86,54 @@ def make_environments(
         if config.obeys_action_masks:
             check_mask_space(config.env_id, lanes.observation_space, lanes.action_space)
     lanes = lanes if through is None else through(lanes)
-    return Environments(lanes, seed, stream, config.env_id, config.info_metrics)
+    arguments = Controls.of(config).arguments(0) if training else {}
+    return Environments(lanes, seed, stream, config.env_id, config.info_metrics, arguments)
+
+
+def maker_of_worlds(recipe: Recipe) -> Callable[[], Any] | None:
+    """What makes an environment of several agents, if the id names one: anything that is no class of Gymnasium's."""
+    try:
+        make = maker_of(recipe.env_id) or maker_of_file(recipe.env_id)
+        if make is None or (isinstance(make, type) and issubclass(make, gym.Env)):
+            return None
+        made = make(**recipe.env_kwargs)
+    except Exception:  # which is told where an environment of one agent is made
+        return None
+    if not has_agents(made):
+        return None
+    made.close()
+    return partial(make, **recipe.env_kwargs)
+
+
+def make_agent_lanes(config: Config, make: Callable[[], Any], count: int, training: bool) -> AgentLanes:
+    """Agents of PettingZoo's parallel API as lanes; refuses what cannot be put around them."""
+    plain = Recipe.of(config)._replace(time_limit=None).is_plain and not config.env_kwargs_schedule
+    if not plain or config.vectorization != "sync":
+        raise ConfigError(
+            "wrappers, action_repeat, frame_stack, env_kwargs_schedule and vectorization are for environments of one "
+            f"agent; {config.env_id} has several",
+            ("env_id",),
+        )
+    limits = [limit for limit in (config.max_episode_steps, config.time_limit) if limit is not None]
+    lanes = AgentLanes(
+        make, count, min(limits, default=None if training else LONGEST_EVALUATION), config.env_id
+    )
+    check_spaces(config.env_id, lanes)
+    if training and config.num_envs % len(lanes.agents):
+        raise ConfigError(
+            f"num_envs: {config.num_envs} is no multiple of the {len(lanes.agents)} agents of {config.env_id}, and it "
+            "counts agents",
+            ("num_envs",),
+        )
+    return lanes
 
 
 def make_compiled(config: Config, count: int, seed: int, stream: str) -> CompiledEnvironments:
     """`count` compiled environments; refuses, in one line, a config that asks for what they are not."""
     if asks_for_more(config):
         raise ConfigError(
-            "vectorization: compiled cannot be used: the config puts wrappers, frame_stack, action_repeat or "
-            "time_limit around the environment",
+            "vectorization: compiled cannot be used: the config has wrappers, frame_stack, action_repeat, time_limit "
+            "or env_kwargs_schedule",
             ("vectorization",),
         )
     with closing(make_env(config.env_id, config.env_kwargs, config.max_episode_steps)) as env:
@@ -135,12 +177,12 @@ def environment_protocol(config: Config) -> dict[str, Any]:
 
 
 def asks_for_more(config: Config) -> bool:
-    """Whether a config asks for more than the plain environment: something around it, or what it reports."""
-    return not Recipe.of(config).is_plain or bool(config.info_metrics)
+    """Whether a config asks for more than the plain environment: layers, moving arguments, or what it reports."""
+    return not Recipe.of(config).is_plain or bool(config.env_kwargs_schedule) or bool(config.info_metrics)
 
 
 def refuse_layers_on_atari(config: Config) -> None:
-    for name in ("wrappers", "action_repeat", "frame_stack", "time_limit"):
+    for name in ("wrappers", "action_repeat", "frame_stack", "time_limit", "env_kwargs_schedule"):
         if getattr(config, name) != type(config).model_fields[name].default:
             raise ConfigError(
                 f"{name}: Atari games run in an emulator of their own, which takes env_kwargs (frame_skip, "
@@ -161,21 +203,14 @@ def make_env(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: i
 
 @about("env_id")
 def make_bare(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: int | None) -> Env:
-    """One environment: any registered Gymnasium id, or `module:EnvId`, which imports the module first."""
+    """One environment: a registered id, `module:EnvId`, a class of a file, a callable, or an object given in Python."""
     try:
-        # The passive checker costs a third of CartPole's step; `rl-training check-env` does its work once.
-        if is_atari(env_id):
-            import ale_py
-
-            gym.register_envs(ale_py)
-        if env_id.startswith(MINATAR) and env_id not in gym.registry:
-            if missing_packages("minatar"):
-                raise gym.error.DependencyNotInstalled(f"MinAtar: {add_extra('minatar')}")
-            import_module("minatar.gym").register_envs()
-        named = spec_of_file(env_id) or env_id
-        env = gym.make(named, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+        register_package(env_id)
+        env = _make(env_id, env_kwargs, max_episode_steps)
         check_has_spaces(env)
         return env
+    except ConfigError:
+        raise
     except Broken as broken:
         raise ConfigError(_unusable(env_id, str(broken))) from None
     except gym.error.DependencyNotInstalled as error:
@@ -194,9 +229,31 @@ def make_bare(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: 
         raise ConfigError(f"env_id {env_id!r} cannot be made: {one_line(error)}{hint}") from error
 
 
+def _make(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: int | None) -> Env:
+    make = maker_of(env_id)
+    if make is not None:
+        return make_directly(make, max_episode_steps, **env_kwargs)
+    named = spec_of_file(env_id) or env_id
+    # The passive checker costs a third of CartPole's step; `rl-training check-env` does its work once.
+    return gym.make(named, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+
+
+def maker_again(env: Env, recipe: Recipe) -> Callable[..., Env]:
+    """What makes another environment like this one, also in a process that has registered nothing."""
+    make = maker_of(recipe.env_id)
+    if make is not None:
+        return partial(make_directly, make, recipe.max_episode_steps, **recipe.env_kwargs)
+    assert env.spec is not None
+    return partial(gym.make, env.spec)
+
+
 def sees_pictures(config: Config) -> bool:
     """Whether the observation is a picture as the Nature CNN was made for."""
-    with closing(make_whole(Recipe.of(config))) as env:
+    recipe = Recipe.of(config)
+    if (make := maker_of_worlds(recipe)) is not None:
+        space = AgentLanes(make, 1, None, config.env_id).observation_space
+        return is_image(space) and not is_small_image(space)
+    with closing(make_whole(recipe)) as env:
         return is_image(env.observation_space) and not is_small_image(env.observation_space)
 
 
@@ -217,10 +274,7 @@ def try_out(config: Config) -> None:
         _try_first_step(config, env)
         findings = [] if is_known(env.spec) else look_closer(env, make, making)
     for finding in findings:
-        told = (
-            f"{config.env_id}: {finding} (`rl-training check-env {shlex.quote(config.env_id)}` gives details)"
-        )
-        warnings.warn(told, stacklevel=3)
+        warnings.warn(f"{config.env_id}: {finding}{_more(config.env_id, ' ({})')}", stacklevel=3)
 
 
 def _try_first_step(config: Config, env: Env) -> None:
@@ -234,13 +288,18 @@ def _try_first_step(config: Config, env: Env) -> None:
     except Exception as error:
         settings = f"env_kwargs {config.env_kwargs}: " if config.env_kwargs else ""
         raise ConfigError(
-            f"{settings}env_id {config.env_id!r} fails at its first step: {one_line(error)}; "
-            f"`rl-training check-env {shlex.quote(config.env_id)}` gives details"
+            f"{settings}env_id {config.env_id!r} fails at its first step: {one_line(error)}{_more(config.env_id)}"
         ) from error
 
 
 def _unusable(env_id: str, why: str) -> str:
-    return f"env_id {env_id!r} cannot be used: {why}; `rl-training check-env {shlex.quote(env_id)}` gives details"
+    return f"env_id {env_id!r} cannot be used: {why}{_more(env_id)}"
+
+
+def _more(env_id: str, form: str = "; {}") -> str:
+    """The command that gives details about an environment; none for one that only this process has."""
+    given = env_id.startswith(GIVEN)
+    return "" if given else form.format(f"`rl-training check-env {shlex.quote(env_id)}` gives details")
 
 
 def make_lanes(
@@ -256,13 +315,12 @@ def make_lanes(
     that do not answer, in seconds. A native vector environment enters here: anything with the methods of `Lanes`.
     """
     bare = make_bare(*recipe[:3])
-    assert bare.spec is not None
     env = layered(bare, recipe)
     masked = action_masks and gives_masks_in_info(env)
-    make = Maker(bare.spec, recipe, MaskInObservation if masked else None)
+    make = Maker(maker_again(bare, recipe), recipe, MaskInObservation if masked else None)
     env = MaskInObservation(env) if masked else env
     if vectorization == "sync":
-        return LocalLanes([env, *(make() for _ in range(count - 1))])
+        return LocalLanes([env, *(make() for _ in range(count - 1))], make)
     try:
         return WorkerLanes(env, count, timeout, make)
     except EnvironmentFault as fault:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import CloudpickleWrapper
 
 from rl_training.envs.lanes import Actions, LocalLanes
 from rl_training.errors import ConfigError, EnvironmentFault, one_line, traceback_of
@@ -59,7 +60,7 @@ class Columns:
 
 def serve(
     pipe: connection.Connection,
-    make: Callable[[], Env],
+    make: CloudpickleWrapper,  # of what makes an environment
     lane: int,
     count: int,
     memory: object,
@@ -67,7 +68,7 @@ def serve(
     """The life of a worker: make the environment, then do what is asked until the trainer is gone."""
     ignore_signals()
     end_with_the_parent()
-    worker = _attempt(lane, lambda: Worker(make(), lane, count, memory))
+    worker = _attempt(lane, lambda: Worker(make.fn, lane, count, memory))
     answer = worker if isinstance(worker, Told) else None
     with suppress(EOFError, OSError):  # of the pipe alone: nobody listens any more
         pipe.send(answer)
@@ -87,9 +88,13 @@ def _attempt(lane: int, function: Callable[..., Any], *arguments: object) -> Any
 class Worker:
     """What can be asked of a worker: the methods of a lane, with its answers in the shared columns."""
 
-    def __init__(self, env: Env, lane: int, count: int, memory: Any) -> None:
-        self.lanes, self.lane = LocalLanes([env]), lane
+    def __init__(self, make: Callable[..., Env], lane: int, count: int, memory: Any) -> None:
+        env = make()
+        self.lanes, self.lane = LocalLanes([env], make), lane
         self.columns = Columns(env.observation_space, env.action_space, count, memory)
+
+    def adjust(self, arguments: dict[str, Any]) -> None:
+        self.lanes.adjust(0, arguments)
 
     def reset(self, seed: int | None) -> None:
         put_rows(self.columns.obs, self.lanes.reset([0], [seed]), slice(self.lane, self.lane + 1))

@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import forkserver, util
@@ -23,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from rl_training.envs.lanes import Actions, Observation, Replayed, Stepped, has_time_limit
+from rl_training.envs.lanes import Actions, Observation, Replayed, Stepped, limits_time
 from rl_training.envs.worker import GUARD, NAME, WITHOUT_GUARD, Columns, Told, serve
 from rl_training.errors import ConfigError, Elsewhere, EnvironmentFault, one_line
 from rl_training.processes import ensure_fork_server
@@ -49,12 +49,11 @@ class WorkerLanes:
         timeout: float | None,
         make: Callable[..., Env] | None = None,
     ) -> None:
-        assert env.spec is not None
         self.count, self.timeout = count, timeout
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.has_time_limit = has_time_limit(env.spec)
+        self.has_time_limit = limits_time(env)
         # Unless told how, workers make theirs from its spec, which also holds what only this process has registered.
-        make = CloudpickleWrapper(make or partial(gym.make, env.spec))
+        make = CloudpickleWrapper(make or partial(gym.make, env.spec))  # type: ignore[arg-type]
         env.close()
         size = Columns(self.observation_space, self.action_space, count).bytes
         context = multiprocessing.get_context("forkserver")
@@ -79,6 +78,10 @@ class WorkerLanes:
             for descriptor in (ours.fileno(), process.sentinel):
                 self.ears[-1].register(descriptor, select.POLLIN)
         self._answers(range(count))
+
+    def adjust(self, lane: int, arguments: Mapping[str, Any]) -> None:
+        self._ask(lane, "adjust", dict(arguments))
+        self._answers([lane])
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int | None]) -> Observation:
         for lane, seed in zip(lanes, seeds, strict=True):

@@ -6,7 +6,7 @@ the stream's state before it. Who plays it, when, and how fast does not matter, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ class Request(NamedTuple):
     number: int  # fragments of this stream before this one
     version: int  # of the weights: updates before them
     state: dict[str, Any] | None  # the stream's state before it; none for its beginning
+    arguments: Mapping[str, float] = {}  # of the environment, that move: for episodes that begin in it
 
 
 class Fragment(NamedTuple):
@@ -105,6 +106,8 @@ class Actor:
             acted, _ = self.agent.act(obs, collector.carry, explore=False)
             columns = make_columns(obs, acted, num_steps, collector.environments.count)
         collector.columns = columns | {"obs": tree_map(lambda column: column[:-1], columns["obs"])}
+        if request.arguments:
+            collector.environments.begin_with(request.arguments)
         cut = collector.gather(self.agent, num_steps)
         put_rows(columns["obs"], collector.environments.obs, num_steps)
         episodes = collector.environments.take_finished()

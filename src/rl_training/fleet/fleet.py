@@ -22,7 +22,7 @@ import numpy as np
 from rl_training.errors import ActorError, Elsewhere
 from rl_training.fleet.actor import Fragment, MakeColumns, Pack, Request, Spaces
 from rl_training.settings.families import ActorLearnerConfig
-from rl_training.state.leaves import is_whole, require, require_array
+from rl_training.state.leaves import are_finite, is_whole, require, require_array
 from rl_training.state.stateful import Stateful
 
 MOST_FAILURES = 3  # exceptions of an environment in a row
@@ -78,6 +78,9 @@ class Fleet(Stateful):
     ) -> None:
         """`pack` gives the weights as they stand; `columns` makes empty ones for a fragment."""
         self.config, self.pack, self.spaces = config, pack, spaces
+        self.arguments: dict[
+            str, float
+        ] = {}  # of the environment, that move: as episodes begin with them now
         self.turn = 0
         self.version = 0
         self.requests: list[Request] = []  # the one under way of each stream
@@ -176,7 +179,7 @@ class Fleet(Stateful):
     def _request(self, stream: int, number: int, state: dict[str, Any] | None) -> Request:
         if self.version not in self.weights:
             self.weights[self.version] = self.pack()
-        return Request(stream, number, self.version, state)
+        return Request(stream, number, self.version, state, self.arguments)
 
     def _ask(self, stream: int) -> None:
         """Give a stream's request to the actor that stands where it begins, or else to any."""
@@ -284,6 +287,7 @@ class Fleet(Stateful):
     def state_dict(self) -> dict[str, Any]:
         requests = [
             {"number": request.number, "version": request.version, "state": request.state}
+            | ({"arguments": request.arguments} if request.arguments else {})
             for request in self.requests
         ]
         weights = {version: packed.copy() for version, packed in self.weights.items()}
@@ -304,6 +308,9 @@ class Fleet(Stateful):
             require(is_whole(request["number"]), "Fleet.requests: no number")
             require(is_whole(request["version"], high=version + 1), "Fleet.requests: weights of the future")
             require(isinstance(request["state"], dict | None), "Fleet.requests: no state")
+            arguments = request.get("arguments", {})
+            numbers = isinstance(arguments, dict) and are_finite(arguments.values())
+            require(numbers, "Fleet.requests: no arguments of an environment")
         require(
             {request["version"] for request in requests} == set(weights), "Fleet.weights: not those needed"
         )

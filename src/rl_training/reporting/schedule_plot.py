@@ -24,6 +24,7 @@ class Curve(NamedTuple):
     name: str
     steps: list[int]
     values: list[float | None]
+    decided_by: str = ""  # the metric, for a knob that is decided in the run
 
     @property
     def numbers(self) -> list[float]:
@@ -31,7 +32,7 @@ class Curve(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        return len(set(self.values)) > 1
+        return len(set(self.values)) > 1 and not self.decided_by
 
 
 def knob_curves(config: Config, points: int = 2 * COLUMNS) -> list[Curve]:
@@ -40,7 +41,8 @@ def knob_curves(config: Config, points: int = 2 * COLUMNS) -> list[Curve]:
     total = config.total_timesteps
     steps = sorted({round(total * index / (points - 1)) for index in range(points)})
     table = [controls.values(step) for step in steps]
-    return [Curve(name, steps, [row[name] for row in table]) for name in table[0]]
+    decided = controls.decided
+    return [Curve(name, steps, [row[name] for row in table], decided.get(name, "")) for name in table[0]]
 
 
 def draw_text(config: Config) -> str:
@@ -51,10 +53,13 @@ def draw_text(config: Config) -> str:
         if curve.moves:
             lines += ["", *_chart(config, curve)]
     still = [curve for curve in curves if not curve.moves]
-    if still:
-        width = max(len(curve.name) for curve in still)
-        lines += ["", "constant"]
-        lines += [f"  {curve.name:<{width}}  {_constant(config, curve)}" for curve in still]
+    for title, found in (
+        ("decided in the run", [curve for curve in still if curve.decided_by]),
+        ("constant", [curve for curve in still if not curve.decided_by]),
+    ):
+        width = max((len(curve.name) for curve in found), default=0)
+        lines += ["", title] if found else []
+        lines += [f"  {curve.name:<{width}}  {_constant(config, curve)}" for curve in found]
     return "\n".join(map(printable_line, lines))
 
 
@@ -62,6 +67,8 @@ def _constant(config: Config, curve: Curve) -> str:
     """The value of a knob that does not move, and its other default where that depends on the observation."""
     value, others = curve.values[0], unwritten(config)
     shown = "off" if value is None else f"{value:.4g}"
+    if curve.decided_by:
+        return f"{shown} at first, then by {curve.decided_by}"
     return f"{shown}  ({others[curve.name]:.4g} on pictures)" if curve.name in others else shown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from rl_training.networks.recurrent import Sequences
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.recurrent import RecurrentPolicy
 from rl_training.runtime.controls import Now
-from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.metrics import Metrics, returns_by_agent
 from rl_training.runtime.on_policy import policy_settings
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.families import ActorLearnerConfig
@@ -48,15 +49,16 @@ ActorLearnerT = TypeVar("ActorLearnerT", bound=ActorLearnerConfig)
 class ActorLearnerTrainer(Trainer[ActorLearnerT]):
     """An actor-critic and the fragments of its fleet; what is learned from them is the algorithm's own `iterate`."""
 
-    transient: tuple[str, ...] = ("columns", "learners")
+    transient: tuple[str, ...] = ("columns", "learners", "agents")
     agent: ActorCriticPolicy
     action_spaces = (*ACTIONS, *JOINT)
 
     def __init__(self, config: ActorLearnerT) -> None:
         environments = make_environments(config, 1, config.seed, "train")
         super().__init__(config, environments.lanes.observation_space, environments.lanes.action_space)
-        acted, _ = self.agent.act(environments.obs, self.agent.initial(1), explore=False)
+        acted, _ = self.agent.act(environments.obs, self.agent.initial(environments.count), explore=False)
         row = environments.obs, acted, config.num_steps
+        self.agents = environments.agents
         environments.close()
         self.fleet = make_fleet(
             config,
@@ -112,6 +114,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
             for parts in zip(*carries, strict=True)
         )
         metrics = Metrics(config.steps_per_iteration, episodes)
+        metrics.add(returns_by_agent(self.agents, episodes))
         p95 = float(np.percentile(lags, 95))
         metrics.add(
             {"policy_lag_mean": float(np.mean(lags)), "policy_lag_p95": p95, "policy_lag_max": max(lags)}
@@ -206,6 +209,9 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
 
     def largest_reward(self) -> float | None:
         return float(abs(self.columns["reward"]).max())
+
+    def begin_with(self, arguments: Mapping[str, float]) -> None:
+        self.fleet.arguments = dict(arguments)
 
     def close(self) -> None:
         self.fleet.close()

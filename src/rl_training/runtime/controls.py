@@ -24,12 +24,25 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from rl_training.errors import did_you_mean
-from rl_training.runtime.schedules import Constant, Schedule, ScheduleError, number, parse_schedule, whole
+from rl_training.runtime.schedules import (
+    DECIDED,
+    Constant,
+    KLAdaptive,
+    Plateau,
+    Schedule,
+    ScheduleError,
+    Standing,
+    number,
+    parse_schedule,
+    whole,
+)
 
 SCHEDULE = "_schedule"
 WARMUP = "_warmup_steps"
 AUTO = "auto"  # what a knob says that the algorithm tunes by itself
 PARTS = ("", SCHEDULE, WARMUP)  # what follows a knob's name in a config
+ARGUMENT = "env_kwargs/"  # before the name of an environment's argument that moves
+ARGUMENTS = "env_kwargs_schedule"
 
 
 class Control(NamedTuple):
@@ -68,9 +81,10 @@ class Knob(NamedTuple):
     total: int | None
 
     def __call__(self, step: int) -> float | int | None:
-        if self.schedule is None:
-            return None
-        value = self.schedule(step, self.total)
+        return None if self.schedule is None else self.held(self.schedule(step, self.total), step)
+
+    def held(self, value: float, step: int) -> float | int:
+        """What its schedule says at a step, warmed up and within its range."""
         if step + 1 < self.warmup_steps:
             value *= (step + 1) / self.warmup_steps
         if self.control.integer:
@@ -82,6 +96,11 @@ class Knob(NamedTuple):
     def highest(self) -> float:
         """The highest value it can take; 0 if it is off."""
         return self.schedule.extremes(self.total)[1] if self.schedule is not None else 0.0
+
+    @property
+    def decided_by(self) -> Plateau | KLAdaptive | None:
+        """Its schedule, if it is decided in the run and not by the step alone."""
+        return self.schedule if isinstance(self.schedule, DECIDED) else None
 
     @property
     def moves(self) -> bool:
@@ -275,9 +294,12 @@ class Knobs:
 
 
 class Controls:
-    """The knobs of one config over its run, compiled once."""
+    """The knobs of one config over its run, compiled once; some are decided in the run, by what its log lines say."""
 
     def __init__(self, knobs: Mapping[str, Knob]) -> None:
+        decided = {name: knob.decided_by for name, knob in knobs.items()}
+        self._decided = {name: schedule for name, schedule in decided.items() if schedule is not None}
+        self._standing = {name: Standing(schedule.start) for name, schedule in self._decided.items()}
         self._moving = {name: knob for name, knob in knobs.items() if knob.moves}
         self._first = {name: knob(0) for name, knob in knobs.items()}
 
@@ -292,16 +314,58 @@ class Controls:
 
     def values(self, step: int) -> dict[str, Any]:
         """Name -> value of every knob at a step; None for those switched off."""
-        return self._first | {name: knob(step) for name, knob in self._moving.items()}
+        return self._first | {name: self._value(name, knob, step) for name, knob in self._moving.items()}
+
+    def _value(self, name: str, knob: Knob, step: int) -> Any:
+        standing = self._standing.get(name)
+        return knob(step) if standing is None else knob.held(standing.value, step)
 
     def used(self, step: int) -> dict[str, float | int]:
         """Name -> value at a step of every knob that has one there: what a log line of that step holds."""
         return {name: value for name, value in self.values(step).items() if value is not None}
 
+    def arguments(self, step: int) -> dict[str, float | int]:
+        """What episodes that begin at a step are made with, of the environment's arguments that move."""
+        values = self.values(step) if any(name.startswith(ARGUMENT) for name in self._first) else {}
+        return {name.removeprefix(ARGUMENT): values[name] for name in values if name.startswith(ARGUMENT)}
+
+    def hear(self, metrics: Mapping[str, float]) -> None:
+        """Decide by the metrics of a log line."""
+        for name, schedule in self._decided.items():
+            if schedule.metric in metrics:
+                self._standing[name] = schedule.decide(self._standing[name], float(metrics[schedule.metric]))
+
     @property
     def moving(self) -> tuple[str, ...]:
         """The knobs whose value changes over the run."""
         return tuple(self._moving)
+
+    @property
+    def decided(self) -> dict[str, str]:
+        """Knob -> metric of those that are decided in the run."""
+        return {name: schedule.metric for name, schedule in self._decided.items()}
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What was decided so far, for a checkpoint."""
+        return {name: standing._asdict() for name, standing in self._standing.items()}
+
+    def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from what was decided; a knob that the state does not know begins anew."""
+        for name, saved in state.items():
+            if name in self._decided:
+                self._standing[name] = _checked(Standing(**saved), self._decided[name], name)
+
+
+def _checked(standing: Standing, schedule: Plateau | KLAdaptive, name: str) -> Standing:
+    """Refuse what no decision can have led to."""
+    low, high = schedule.extremes(None)
+    number(standing.value, f"{name}: its value")
+    if standing.best is not None:
+        number(standing.best, f"{name}: its best")
+    whole(standing.waited, f"{name}: its wait")
+    if not low <= standing.value <= high:
+        raise ScheduleError(f"{name}: its value of {standing.value:g} is outside {low:g} to {high:g}")
+    return standing
 
 
 def compile_knobs(config: Any) -> dict[str, Knob]:
@@ -317,6 +381,26 @@ def compile_knobs(config: Any) -> dict[str, Knob]:
                 )
             continue
         knobs[name] = compile_knob(control, name, value, schedule, warmup, config.total_timesteps)
+    return knobs | _compile_arguments(config)
+
+
+def _compile_arguments(config: Any) -> dict[str, Knob]:
+    """The environment's arguments that move, as knobs without bounds; whole numbers stay whole."""
+    knobs = {}
+    for name, schedule in (getattr(config, ARGUMENTS, None) or {}).items():
+        value = config.env_kwargs.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise KnobError(
+                f"{ARGUMENTS}: {name} needs a number in env_kwargs, which evaluations are made with",
+                ARGUMENTS,
+                "",
+                name,
+            )
+        control = Control(ARGUMENT + name, (), value, -math.inf, math.inf, isinstance(value, int), "")
+        try:
+            knobs[control.name] = compile_knob(control, name, value, schedule, 0, config.total_timesteps)
+        except KnobError as error:
+            raise KnobError(f"{ARGUMENTS}: {error}", ARGUMENTS, "", name) from None
     return knobs
 
 
@@ -337,7 +421,7 @@ def _idle_schedule(name: str, knob: Knob, per_iteration: int) -> str:
     assert knob.schedule is not None and knob.total is not None
     if knob.values == {0.0}:
         return f"no effect, because {name} stays 0"
-    if isinstance(knob.schedule, Constant):
+    if isinstance(knob.schedule, (Constant, *DECIDED)):
         return ""
     if len(knob.values) == 1:
         return f"no effect, because {name} stays {min(knob.values):g} over the run of {knob.total:,} steps"

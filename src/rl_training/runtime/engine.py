@@ -127,6 +127,7 @@ class Engine:
             self._restore_watch(tree)
             self.trainer.agent.load_state_dict(tree["policy"]["agent"])
             self.trainer.load_state_dict(tree["trainer"])
+            self.controls.restore(tree.get("decided", {}))
         except BaseException:
             self.trainer.close()
             raise
@@ -209,6 +210,8 @@ class Engine:
         config, progress, total = self.config, self.progress, self.config.total_timesteps
         seed_everything(fold(config.seed, "iteration", progress.iteration))
         knobs, began = self.controls.at(progress.steps), time.perf_counter()
+        if arguments := self.controls.arguments(progress.steps):
+            self.trainer.begin_with(arguments)
         with self._spending("learn"):
             try:
                 metrics = self.trainer.iterate(knobs)
@@ -264,6 +267,7 @@ class Engine:
     def _log(self, standing: Mapping[str, float]) -> None:
         line = self.progress.window.take() | self.controls.used(self.progress.steps) | standing
         self._write(line)
+        self.controls.hear(line)
         self.watch.owe("log", self.progress.steps, line)
 
     @contextmanager
@@ -306,6 +310,7 @@ class Engine:
         result = evaluate(self.trainer.agent, config, episodes=episodes, seed=seed, sample=sample)
         line = {f"eval/{name}": value for name, value in result.items()}
         self._write(line)
+        self.controls.hear(line)
         self.watch.owe("evaluation", steps, line)
         if result["mean_return"] > self.progress.best_return:
             self.progress.best_return = result["mean_return"]
@@ -327,6 +332,7 @@ class Engine:
                 "trainer": self.trainer.state_dict(),
                 "progress": self.progress.state_dict(),
                 "paths": self.trainer.paths(),
+                **({"decided": self.controls.state()} if self.controls.decided else {}),
                 "segments": self.store.entries,  # the trainer's state has brought them up to date
             }
             if self.watch.observers:

@@ -123,10 +123,10 @@ def play(
     Every lane plays a fixed share of the episodes: taking those that end first would favour short ones.
     New environments each time, so that nothing of an earlier evaluation can show in this one.
     """
-    lanes = min(episodes, lanes)
-    share = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
     seed_everything(fold(seed, "actions"))
-    environments = make_environments(config, lanes, seed, "evaluate", through)
+    environments = make_environments(config, min(episodes, lanes), seed, "evaluate", through)
+    lanes = environments.count  # agents come in whole worlds
+    share = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
     try:
         if made_for is not None:
             refuse_other_spaces(environments.lanes, made_for, config.env_id)

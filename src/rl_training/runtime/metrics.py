@@ -55,6 +55,14 @@ def _mean(values: list[Tensor | float]) -> float:
     return float(torch.as_tensor(values).double().mean())
 
 
+def returns_by_agent(agents: Sequence[str], episodes: Sequence[tuple[Any, ...]]) -> dict[str, float]:
+    """The mean return of each of several agents, whose lanes stand side by side, where episodes of it ended."""
+    found: dict[str, list[float]] = {}
+    for lane, returned, *_ in episodes if agents else ():
+        found.setdefault(f"episode_return/{agents[lane % len(agents)]}", []).append(returned)
+    return {name: float(np.mean(returns)) for name, returns in found.items()}
+
+
 class MetricsWindow(Stateful):
     """Averages over the iterations since the last log line, and the episodes that ended lately.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,10 +19,10 @@ from rl_training.data.experience import (
 )
 from rl_training.data.replay import Replay
 from rl_training.envs.action_masks import refuse_empty_masks
-from rl_training.envs.environments import Step
+from rl_training.envs.environments import Environments, Step
 from rl_training.envs.making import make_environments
 from rl_training.runtime.controls import Knobs, Now
-from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.metrics import Metrics, returns_by_agent
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.state.leaves import is_whole, require
@@ -65,7 +66,9 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
             self.agent.observe(step.next_obs)
             self.steps += config.num_envs
         check_finite(tree_map(lambda *rows: np.array(rows), *led_to), config.num_envs)
-        return Metrics(config.steps_per_iteration, self.environments.take_finished())
+        metrics = Metrics(config.steps_per_iteration, self.environments.take_finished())
+        metrics.add(returns_by_agent(self.environments.agents, metrics.episodes))
+        return metrics
 
     def step(self, knobs: Knobs, taken: int) -> Step:
         """Act once in every environment, `taken` steps into the iteration, and remember it."""
@@ -104,6 +107,10 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
 
     def largest_reward(self) -> float | None:
         return self.replay.largest_reward()
+
+    def begin_with(self, arguments: Mapping[str, float]) -> None:
+        assert isinstance(self.environments, Environments)  # compiled ones refuse arguments that move
+        self.environments.begin_with(arguments)
 
     def close(self) -> None:
         self.environments.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -12,12 +13,13 @@ from rl_training.algorithms.returns import Estimates, explained_variance, gae
 from rl_training.data.batch import Rollout, RolloutBatch, flatten_time
 from rl_training.data.collector import Collector
 from rl_training.data.normalization import RewardScaler
+from rl_training.envs.environments import Environments
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import ACTIONS, JOINT
 from rl_training.networks.encoders import laid_out
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
-from rl_training.runtime.metrics import Metrics
+from rl_training.runtime.metrics import Metrics, returns_by_agent
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.families import ActorLearnerConfig, OnPolicyConfig
 from rl_training.trees import tree_map
@@ -61,8 +63,10 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
         """A rollout [T, B] of the current policy, and the iteration's metrics with the episodes that ended."""
         began = time.perf_counter()
         rollout = self.collector.collect(self.agent, self.config.num_steps)
-        episodes = self.collector.environments.take_finished()
-        return rollout, Metrics(self.config.steps_per_iteration, episodes, began)
+        environments = self.collector.environments
+        metrics = Metrics(self.config.steps_per_iteration, environments.take_finished(), began)
+        metrics.add(returns_by_agent(environments.agents, metrics.episodes))
+        return rollout, metrics
 
     def estimate_advantages(self, rollout: Rollout, now: Now, metrics: Metrics) -> Estimates:
         """`advantage` and `return` [T, B] of a rollout, from scaled rewards if they are to be scaled."""
@@ -96,6 +100,11 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
     def largest_reward(self) -> float | None:
         reward = self.collector.columns.get("reward")
         return None if reward is None else float(abs(reward).max())
+
+    def begin_with(self, arguments: Mapping[str, float]) -> None:
+        environments = self.collector.environments
+        assert isinstance(environments, Environments)  # compiled ones refuse arguments that move
+        environments.begin_with(arguments)
 
     def close(self) -> None:
         self.collector.environments.close()

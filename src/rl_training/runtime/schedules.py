@@ -1,4 +1,4 @@
-"""Schedules: how a number moves over a run. Each is a pure function of the step: there is no state to save.
+"""Schedules: how a number moves over a run. Most are pure functions of the step: there is no state to save.
 
 With e = step - delay (steps since the schedule began), n = steps (its length; the rest of the run if not
 given) and f = e / n, from `start` to `end`:
@@ -11,7 +11,13 @@ given) and f = e / n, from `start` to `end`:
     step         start · factor^⌊e / every⌋, or the value of the last of `points` reached
     points       straight lines through [[e, value], ...]
 
-All hold their start until the delay is over, and their end for ever after. Written forms:
+All hold their start until the delay is over, and their end for ever after. Two are decided in the run, by a metric
+of its log lines; m is the metric's newest value and v the knob's:
+
+    plateau      v · factor (within min and max) once `patience` values in a row did not beat the best by min_delta
+    kl_adaptive  v / factor if m > 2 · target, v · factor if m < target / 2 (within min and max)
+
+Written forms:
 
     linear                                       from the knob's fixed value to 0
     linear:0.1                                   from the knob's fixed value to 0.1
@@ -40,7 +46,10 @@ KEYS = {  # what may stand beside `type` in each kind of schedule
     "step": ("points", "start", "factor", "every", "steps", "delay"),
     "points": ("points", "delay"),
     "piecewise": ("points", "delay"),  # the same under the name others use
+    "plateau": ("metric", "mode", "factor", "patience", "min_delta", "start", "min", "max"),
+    "kl_adaptive": ("target", "metric", "factor", "start", "min", "max"),
 }
+MODES = ("max", "min")
 
 
 class ScheduleError(ValueError):
@@ -154,6 +163,79 @@ class Points(NamedTuple):
 
     def turns(self, total: int | None) -> list[int]:
         return [self.delay + step for step, _ in self.points]
+
+
+class Standing(NamedTuple):
+    """Where a schedule that is decided in the run stands: its value, and what its decisions are made from."""
+
+    value: float
+    best: float | None = None
+    waited: int = 0  # values in a row that did not beat the best
+
+
+class Plateau(NamedTuple):
+    """Multiplied by `factor` when the metric has not improved for `patience` values; higher is better with sign 1."""
+
+    metric: str
+    start: float
+    sign: int
+    factor: float
+    patience: int
+    min_delta: float
+    low: float
+    high: float
+
+    def __call__(self, step: int, total: int | None) -> float:
+        return self.start  # nothing more is known before the run
+
+    def extremes(self, total: int | None) -> tuple[float, float]:
+        return self.low, self.high
+
+    def turns(self, total: int | None) -> list[int]:
+        return []
+
+    def decide(self, standing: Standing, number: float) -> Standing:
+        """What follows from one more value of the metric."""
+        if standing.best is None or self.sign * (number - standing.best) > self.min_delta:
+            return standing._replace(best=number, waited=0)
+        if standing.waited + 1 < self.patience:
+            return standing._replace(waited=standing.waited + 1)
+        value = min(max(standing.value * self.factor, self.low), self.high)
+        return standing._replace(value=value, waited=0)
+
+
+class KLAdaptive(NamedTuple):
+    """A step size that keeps the policy's divergence per update within a factor of two of `target`.
+
+    As in Schulman et al. 2017, section 4, where the same rule moves the penalty's coefficient.
+    """
+
+    metric: str
+    start: float
+    target: float
+    factor: float
+    low: float
+    high: float
+
+    def __call__(self, step: int, total: int | None) -> float:
+        return self.start
+
+    def extremes(self, total: int | None) -> tuple[float, float]:
+        return self.low, self.high
+
+    def turns(self, total: int | None) -> list[int]:
+        return []
+
+    def decide(self, standing: Standing, number: float) -> Standing:
+        value = standing.value
+        if number > 2 * self.target:
+            value = max(value / self.factor, self.low)
+        elif number < self.target / 2:
+            value = min(value * self.factor, self.high)
+        return standing._replace(value=value)
+
+
+DECIDED = (Plateau, KLAdaptive)
 
 
 def parse_schedule(raw: object, value: float | None) -> Schedule:
@@ -277,6 +359,10 @@ def _build(kind: str, given: Mapping[str, object], value: float | None) -> Sched
     start = number(first, "value" if "value" in given else "start")
     if kind == "constant":
         return Constant(start)
+    if kind == "plateau":
+        return _plateau(given, start)
+    if kind == "kl_adaptive":
+        return _kl_adaptive(given, start)
     if kind == "step":
         if "factor" not in given or "every" not in given:
             raise ScheduleError("it needs points, or factor and every")
@@ -299,6 +385,56 @@ def _build(kind: str, given: Mapping[str, object], value: float | None) -> Sched
     else:
         curve = _linear if kind == "linear" else _cosine
     return Ramp(curve, start, end, steps, delay)
+
+
+def _plateau(given: Mapping[str, Any], start: float) -> Plateau:
+    mode = given.get("mode", "max")
+    if mode not in MODES:
+        raise ScheduleError(f"mode must be max or min, not {mode!r}", "mode")
+    factor = number(given.get("factor", 0.5), "factor")
+    if factor <= 0 or factor == 1:
+        raise ScheduleError(f"factor must be above 0 and not 1, not {factor:g}", "factor")
+    if factor > 1 and "max" not in given:
+        raise ScheduleError("it needs a max, because its factor is above 1")
+    low, high = _limits(given, start, (min(start, 0.0), start))
+    patience = whole(given.get("patience", 10), "patience", low=1)
+    min_delta = number(given.get("min_delta", 0.0), "min_delta")
+    if min_delta < 0:
+        raise ScheduleError(f"min_delta must be at least 0, not {min_delta:g}", "min_delta")
+    return Plateau(
+        _metric(given, None), start, 1 if mode == "max" else -1, factor, patience, min_delta, low, high
+    )
+
+
+def _kl_adaptive(given: Mapping[str, Any], start: float) -> KLAdaptive:
+    target, factor = number(given.get("target", 0.01), "target"), number(given.get("factor", 1.5), "factor")
+    if target <= 0:
+        raise ScheduleError(f"target must be above 0, not {target:g}", "target")
+    if factor <= 1:
+        raise ScheduleError(f"factor must be above 1, not {factor:g}", "factor")
+    low, high = _limits(given, start, (min(start, 1e-5), max(start, 1e-2)))
+    return KLAdaptive(_metric(given, "approx_kl"), start, target, factor, low, high)
+
+
+def _metric(given: Mapping[str, Any], default: str | None) -> str:
+    metric = given.get("metric", default)
+    if not isinstance(metric, str) or not metric:
+        raise ScheduleError(
+            "it needs a metric: a name of metrics.jsonl, such as episode_return or eval/mean_return"
+        )
+    return metric
+
+
+def _limits(given: Mapping[str, Any], start: float, default: tuple[float, float]) -> tuple[float, float]:
+    """The bounds `min` and `max`, which must hold the start."""
+    low, high = (
+        number(given.get(name, end), name) for name, end in zip(("min", "max"), default, strict=True)
+    )
+    if not low <= start <= high:
+        raise ScheduleError(
+            f"its start of {start:g} is not between its min of {low:g} and its max of {high:g}"
+        )
+    return low, high
 
 
 def _points(raw: object) -> tuple[tuple[int, float], ...]:

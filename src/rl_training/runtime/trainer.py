@@ -11,9 +11,9 @@ from torch import nn
 
 from rl_training.data.random_rollout import random_observations
 from rl_training.envs.spaces import ACTIONS, check_action_space
-from rl_training.errors import about
+from rl_training.errors import ConfigError, about
 from rl_training.networks.encoders import encoder_lines, is_image, is_small_image, without_small_pictures
-from rl_training.runtime.controls import Knobs
+from rl_training.runtime.controls import ARGUMENTS, Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.updates import COMPILED, Choice
 from rl_training.settings.config import Config
@@ -66,6 +66,12 @@ class Trainer(Stateful, Generic[ConfigT]):
     def iterate(self, knobs: Knobs) -> Metrics:
         """One iteration: gather experience, learn from it, report."""
         raise NotImplementedError
+
+    def begin_with(self, arguments: Mapping[str, float]) -> None:
+        """Let episodes that begin from now on have these arguments of the environment (`env_kwargs_schedule`)."""
+        raise ConfigError(
+            f"env_kwargs_schedule: {self.config.algo} cannot change environments in its run", (ARGUMENTS,)
+        )
 
     def keep_segments_in(self, store: SegmentStore) -> None:
         """Where to keep what only grows, such as a replay; most algorithms have nothing of the kind."""

@@ -56,6 +56,7 @@ def train(
     config: Config | Mapping[str, Any],
     *,
     run_dir: str | Path | None = None,
+    env: Any = None,
     display: Display | None = None,
     quiet: bool = False,
     observers: Sequence[Observer] = (),
@@ -64,14 +65,24 @@ def train(
 
     `observers` are objects of your own; `resume` must be given them again. Those of the config come first.
 
+    `env`, in place of the config's `env_id`, is a class or function that makes environments, or one to be copied.
     Progress is shown unless `quiet`, or by a `display` of one's own. Ctrl-C saves the run and then raises
     KeyboardInterrupt, SIGTERM raises SystemExit(143): a loop over seeds ends, and the run can be resumed.
     """
-    with parts.holding(observers) as names:
+    with given(env) as name, parts.holding(observers) as names:
+        if name is not None:
+            config = load_config(config, env_id=name)
         if names:
             config = load_config(config)
             config = load_config(config, observers=[*config.observers, *names])
         return or_stop(train_until_stopped(config, run_dir=run_dir, display=display or script_display(quiet)))
+
+
+@contextmanager
+def given(env: Any) -> Iterator[str | None]:
+    """An environment that is an object of Python, for as long as a call lasts, and the `env_id` that names it."""
+    with parts.holding([] if env is None else [env]) as names:
+        yield names[0] if names else None
 
 
 def or_stop(result: Result) -> Result:
@@ -151,6 +162,7 @@ def threads_of(config: Config, trainer: Trainer) -> int:
 def resume(
     run_dir: str | Path,
     *,
+    env: Any = None,
     display: Display | None = None,
     quiet: bool = False,
     trust: bool = False,
@@ -164,8 +176,9 @@ def resume(
     metrics.jsonl is refused; with `accept_damaged_log` the run goes on and its manifest says so. `trust` allows its
     config to reach code and other machines (`trust_env` is the older name). Progress, signals and `observers` are as in
     `train`.
+    A run that was trained with an `env` of Python needs it again.
     """
-    with parts.holding(observers):
+    with given(env), parts.holding(observers):
         result = resume_until_stopped(
             run_dir,
             display=display or script_display(quiet),
@@ -240,24 +253,26 @@ def evaluate_checkpoint(
     trust: bool = False,
     trust_env: bool = False,
     task: str | None = None,
+    env: Any = None,
 ) -> dict[str, float]:
     """Play whole episodes with the policy of a run directory or of one checkpoint, and sum them up.
 
     Greedy unless `sample`; `episodes` and `seed` are the config's unless given. Of a policy of several tasks all are
-    played, or the one that is named.
+    played, or the one that is named. A run that was trained with an `env` of Python needs it again.
     """
     config, agent, saved = load_agent(path, checkpoint, trust=trust or trust_env)
     if task is not None:
         config, agent, saved = of_task(config, agent, saved, task)
     refuse_untrusted(config, trust or trust_env, doing="playing")
-    return evaluate(
-        agent,
-        config,
-        episodes=config.eval_episodes if episodes is None else episodes,
-        seed=fold(config.seed if seed is None else seed, "evaluate"),
-        sample=sample,
-        made_for=made_for(saved),
-    )
+    with given(env):
+        return evaluate(
+            agent,
+            config,
+            episodes=config.eval_episodes if episodes is None else episodes,
+            seed=fold(config.seed if seed is None else seed, "evaluate"),
+            sample=sample,
+            made_for=made_for(saved),
+        )
 
 
 def made_for(saved: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -80,6 +80,9 @@ class Config(BaseModel, metaclass=ConfigMeta):
         None, "Time limit of an episode in steps; none: the environment's own.", ge=1
     )
     env_kwargs: dict[str, Any] = field({}, "Keyword arguments of the environment's constructor.")
+    env_kwargs_schedule: dict[str, Any] = field(
+        {}, "Schedules of numbers in env_kwargs: an episode begins with the value of its iteration."
+    )
     wrappers: Annotated[Any, Brought("playing", many=True)] = field(
         [], "Wrappers of the environment, innermost first: module:Class or FILE.py:Class, with arguments."
     )

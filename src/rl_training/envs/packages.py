@@ -1,0 +1,47 @@
+"""Packages of environments that an extra brings: which ids are theirs, and what registers them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NamedTuple
+
+import gymnasium as gym
+
+from rl_training.errors import ConfigError, add_extra
+from rl_training.extras import missing_packages
+
+
+class Package(NamedTuple):
+    """Where ids that begin like this come from."""
+
+    extra: str
+    module: str | None = (
+        None  # which registers them when it is imported; none where Gymnasium knows them already
+    )
+
+
+PACKAGES = {
+    "ALE/": Package("atari", "ale_py"),
+    "MiniGrid-": Package("minigrid", "minigrid"),
+    "BabyAI-": Package("minigrid", "minigrid"),
+    "MinAtar/": Package("minatar", "minatar.gym"),
+    "dm_control/": Package("dm-control", "shimmy"),
+    "LunarLander": Package("box2d"),
+    "BipedalWalker": Package("box2d"),
+    "CarRacing-": Package("box2d"),
+}
+
+
+def register_package(env_id: str) -> None:
+    """Have the package of an id register its environments; refuse, in one line, where its extra is missing."""
+    package = next((found for prefix, found in PACKAGES.items() if env_id.startswith(prefix)), None)
+    if package is None:
+        return
+    missing = missing_packages(package.extra)
+    if missing:
+        raise ConfigError(
+            f"env_id {env_id!r} needs {' and '.join(missing)}: {add_extra(package.extra)}", ("env_id",)
+        )
+    if package.module is not None and env_id not in gym.registry:
+        module = import_module(package.module)
+        getattr(module, "register_envs", lambda: None)()  # of those that do not by being imported

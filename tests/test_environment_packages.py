@@ -1,0 +1,50 @@
+"""The presets of MiniGrid, MinAtar, Box2D, dm_control and PettingZoo: a short run each, where its extra is there."""
+
+from pathlib import Path
+
+import pytest
+
+from rl_training import evaluate_checkpoint, load_config, train
+from rl_training.envs.making import make_environments
+from rl_training.errors import ConfigError
+from rl_training.extras import missing_packages
+
+SHORT = ["total_timesteps=600", "eval_episodes=1", "num_envs=6", "max_episode_steps=40"]
+PRESETS = {
+    "ppo/minigrid_doorkey": ("minigrid", ["num_steps=50", "num_minibatches=2"]),
+    "ppo/minatar_breakout": ("minatar", ["num_steps=50", "num_minibatches=2"]),
+    "ppo/lunarlander": ("box2d", ["num_steps=50", "num_minibatches=2"]),
+    "sac/dm_cartpole_swingup": ("dm-control", ["learning_starts=300", "batch_size=16"]),
+    "ppo/simple_spread": ("pettingzoo", ["num_steps=50", "num_minibatches=2"]),
+}
+
+
+def need(extra):
+    missing = missing_packages(extra)
+    if missing:
+        pytest.skip(f"{' and '.join(missing)} not installed: pip install -c constraints.txt -e '.[{extra}]'")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_trains_and_is_evaluated(preset, tmp_path):
+    extra, changes = PRESETS[preset]
+    need(extra)
+    result = train(load_config(preset, [*SHORT, *changes]), run_dir=tmp_path / "run", quiet=True)
+    assert result.metrics["episodes"] > 0
+    # Only PettingZoo's environments are named by a module.
+    assert evaluate_checkpoint(result.run_dir, trust=extra == "pettingzoo", episodes=2)["episodes"] == 2
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_says_what_was_measured_and_which_extra_it_needs(preset):
+    first = (Path(__file__).parents[1] / "configs" / f"{preset}.yaml").read_text("utf-8").splitlines()[0]
+    assert f"the extra `{PRESETS[preset][0]}`" in first and "measured" in first
+
+
+def test_plain_minigrid_is_refused_with_what_to_write():
+    need("minigrid")
+    config = load_config(dict(algo="ppo", env_id="MiniGrid-Empty-5x5-v0"))
+    with pytest.raises(
+        ConfigError, match=r"'mission'\] is text; write `wrappers: \[rl_training.envs.wrappers:DropText"
+    ):
+        make_environments(config, 1, 1, "train")
