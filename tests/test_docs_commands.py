@@ -132,7 +132,12 @@ def test_the_page_of_a_verb_shows_it(verb: str) -> None:
 
 @pytest.mark.parametrize(
     ("page", "example"),
-    [("own_algorithm", "reinforce"), ("own_environment", "corridor"), ("observers", "patience")],
+    [
+        ("own_algorithm", "reinforce"),
+        ("own_environment", "corridor"),
+        ("observers", "patience"),
+        ("own_network", "residual"),
+    ],
 )
 def test_the_examples_are_those_on_the_pages(page: str, example: str) -> None:
     (shown,) = blocks(TEXTS[page], "python")

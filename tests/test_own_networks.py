@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from runs import TINY_DREAMER, small_config
+from runs import EXAMPLES, TINY_DREAMER, small_config
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -62,6 +62,15 @@ TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
         dict(num_steps=8, update_epochs=1, discriminator_batch_size=4),
     ),
     "sac": ("sac-pendulum", SOON | dict(tau_schedule=None)),
+    "sac, brought": (
+        "sac-pendulum",
+        SOON
+        | dict(
+            tau_schedule=None,
+            network={f"{EXAMPLES}/residual.py:Residual": {"width": 8}},
+            encoder=f"{EXAMPLES}/residual.py:Fourier",
+        ),
+    ),
     "dqn": ("dqn-cartpole", SOON | dict(dueling=False, n_step=1)),
     "dqn, dueling": ("dqn-cartpole", SOON | dict(n_step=1)),
     "muzero": ("muzero-cartpole", PLANS),

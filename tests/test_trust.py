@@ -9,7 +9,7 @@ import pytest
 from runs import RUNS, TINY, small_config
 from test_cli import cli, refused, write
 
-from rl_training import evaluate_checkpoint, load_config, resume, train
+from rl_training import evaluate_checkpoint, load_config, load_policy, resume, train
 from rl_training.errors import ConfigError, RunError, UntrustedError, UserError
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import shipped_configs
@@ -17,6 +17,7 @@ from rl_training.reporting.imagination import imagine_open_loop
 from rl_training.reporting.report import write_report
 from rl_training.runtime.workflows import record_demonstrations, refuse_other_config
 from rl_training.settings.loading import dump_config
+from rl_training.settings.yaml import to_yaml
 from rl_training.state import checkpoints
 from rl_training.state.run_directory import RunDirectory
 from rl_training.tools import experiments
@@ -58,6 +59,18 @@ FOREIGN = {
     "env_id": (dict(algo="ppo", env_id=MODULE), "imports the module 'planted'"),
     "env_ids": (
         dict(algo="scalezero", env_ids=["CartPole-v1", MODULE]),
+        "imports the module 'planted'",
+    ),
+    "network": (
+        dict(algo="sac", env_id="Pendulum-v1", network={"planted:Net": {"width": 8}}),
+        "imports the module 'planted'",
+    ),
+    "encoder": (
+        dict(algo="muzero", env_id="CartPole-v1", encoder="planted:Encoder"),
+        "imports the module 'planted'",
+    ),
+    "discriminator_network": (
+        dict(algo="gail", env_id="CartPole-v1", demonstrations="a.npz", discriminator_network="planted:Net"),
         "imports the module 'planted'",
     ),
     "observers": (
@@ -163,6 +176,47 @@ def test_mlflow_in_a_local_file_is_not_foreign(store, monkeypatch):
     assert not foreign(load_config(FOREIGN["mlflow"][0]))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "databricks")
     assert foreign(load_config(FOREIGN["mlflow"][0]))
+
+
+PARTS = {
+    "network": "planted:Net",
+    "encoder": "planted:Encoder",
+    "algo": "planted:Trainer",
+    "observers": ["planted:Observer"],
+}
+
+
+@pytest.mark.parametrize("file", [False, True], ids=["module", "file"])
+@pytest.mark.parametrize("key", PARTS)
+def test_no_verb_imports_a_part_that_a_run_names(key, file, trained_run, folder):
+    """What acts needs no observer; all else is refused by every verb, before anything is imported."""
+    run = shutil.copytree(trained_run("ppo-cartpole"), Path("run"))
+    name = PARTS[key] if isinstance(PARTS[key], str) else PARTS[key][0]
+    name = f"{folder}/{name.replace(':', '.py:')}" if file else name
+    deed = "runs the file" if file else "imports the module"
+    change = {key: name if isinstance(PARTS[key], str) else [name]}
+    forge_checkpoint(run, **change)
+    manifest = RunDirectory(run).read_manifest()
+    RunDirectory(run)._write_manifest(manifest | {"config": manifest["config"] | change})
+    lines = [
+        line for line in (run / "config.yaml").read_text().splitlines() if not line.startswith(f"{key}:")
+    ]
+    (run / "config.yaml").write_text("\n".join([*lines, f"{key}: {to_yaml(change[key])}"]) + "\n")
+    verbs = [["resume"], ["fork", "total_timesteps=9000", "--run-dir", "fork"]]
+    if key != "observers":
+        verbs += [
+            ["evaluate"],
+            ["record", "--episodes", "1", "--out", "played.npz"],
+            ["play", "--video", "played.mp4"],
+            ["export", "--to", "policy.pt2"],
+            ["report", "--video"],
+        ]
+    for verb, *options in verbs:
+        refused(cli(verb, run, *options), f"this run's {key} '{name}' {deed}", "add --trust")
+    if key != "observers":
+        with pytest.raises(UntrustedError):
+            load_policy(run)
+    assert not any(map(Path.exists, map(Path, ("played.npz", "played.mp4", "fork", "policy.pt2"))))
 
 
 def test_both_names_of_trust_are_understood_everywhere(trained_run, monkeypatch):

@@ -50,9 +50,10 @@ def gaussian_layers(network: Any, parameters: Tensor) -> Layers | None:
 
 def twin_layers(network: Any, parameters: Tensor) -> Layers | None:
     """`TwinCritics` of features and an action side by side, to which slopes are passed on; outputs: both Q."""
+    if not is_exact(network, TwinCritics) or not learns_nothing(network.inputs):
+        return None
     activation = network.activation
-    ours = is_exact(network, TwinCritics) and learns_nothing(network.inputs)
-    if not ours or not is_exact(activation, *ACTIVATIONS) or _has_settings(activation):
+    if not is_exact(activation, *ACTIVATIONS) or _has_settings(activation):
         return None
     layers: list[Layer] = []
     for twin in range(2):

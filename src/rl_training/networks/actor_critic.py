@@ -21,7 +21,7 @@ from rl_training.algorithms.distributions import (
 from rl_training.algorithms.masking import mask_logits
 from rl_training.kernels.dense import DenseStack
 from rl_training.kernels.exact import Shortcut, is_exact, taken
-from rl_training.networks.encoders import make_encoder, orthogonal
+from rl_training.networks.encoders import OURS, Own, make_encoder, orthogonal
 from rl_training.trees import Tensors, space_leaves
 
 
@@ -76,7 +76,8 @@ class ActionHead(nn.Module):
 class ActorCritic(nn.Module):
     """Observations [N, ...] → action parameters [N, P] and state values [N].
 
-    Actor and critic have an encoder each, or share one (`shared_trunk`), as is usual for images.
+    Actor and critic have an encoder each, or share one (`shared_trunk`), as is usual for images. `hidden_sizes` are the
+    actor's layers, and the critic's unless it has `critic_sizes`.
     """
 
     transient = ("stacks",)
@@ -91,13 +92,18 @@ class ActorCritic(nn.Module):
         image_encoder: str = "nature",
         shared_trunk: bool,
         log_std_init: float,
+        critic_sizes: Sequence[int] | None = None,
+        own: Own = OURS,
     ) -> None:
         super().__init__()
-        encoder = (observation_space, hidden_sizes, activation, image_encoder)
-        self.actor_encoder, features = make_encoder(*encoder)
-        self.critic_encoder = None if shared_trunk else make_encoder(*encoder)[0]
+        layers = (activation, image_encoder, own)
+        self.actor_encoder, features = make_encoder(observation_space, hidden_sizes, *layers)
+        self.critic_encoder, seen = None, features
+        if not shared_trunk:
+            sizes = hidden_sizes if critic_sizes is None else critic_sizes
+            self.critic_encoder, seen = make_encoder(observation_space, sizes, *layers)
         self.actor_head = ActionHead(features, family, log_std_init)
-        self.critic_head = orthogonal(nn.Linear(features, 1), 1.0)
+        self.critic_head = orthogonal(nn.Linear(seen, 1), 1.0)
         self.stacks = Shortcut.of(self, dense_stacks)
 
     def for_loss(self, obs: Tensors) -> tuple[Tensor, Tensor]:

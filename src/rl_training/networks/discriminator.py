@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rl_training.kernels.dense import DenseStack, stacked
 from rl_training.kernels.exact import Shortcut, is_exact, taken
-from rl_training.networks.encoders import make_inputs, orthogonal
+from rl_training.networks.encoders import OURS, Own, make_body, make_inputs, orthogonal
 from rl_training.trees import Tensors
 
 
@@ -21,7 +21,7 @@ class Discriminator(nn.Module):
     Its hidden layers are tanh. The output layer begins at 0: before the first update D is one half everywhere.
     """
 
-    transient = ("stack",)
+    transient = ("stack", "body")
 
     def __init__(
         self,
@@ -31,14 +31,19 @@ class Discriminator(nn.Module):
         hidden_sizes: Sequence[int],
         image_encoder: str,
         spectral_norm: bool,
+        own: Own = OURS,
     ) -> None:
         super().__init__()
-        self.observation = make_inputs(observation_space, image_encoder)
+        key = "discriminator_encoder"
+        self.observation = make_inputs(observation_space, image_encoder, own=own.encoder, key=key)
         self.action = make_inputs(_model_space(action_space), image_encoder)
         linear = SpectralLinear if spectral_norm else nn.Linear
         self.size = size = self.observation.features + self.action.features + 1
         self.hidden = nn.ModuleList()
-        for units in hidden_sizes:
+        self.body: nn.Module | None = None  # a user's own, in the place of the hidden layers
+        if own.network is not None:
+            self.body, size = make_body(size, (), "tanh", own, "discriminator_network")
+        for units in () if own.network is not None else hidden_sizes:
             self.hidden.append(orthogonal(linear(size, units)))
             size = units
         self.output = linear(size, 1)
@@ -58,6 +63,8 @@ class Discriminator(nn.Module):
         return flag
 
     def forward(self, inputs: Tensor) -> Tensor:
+        if self.body is not None:
+            inputs = self.body(inputs)
         for layer in self.hidden:
             inputs = layer(inputs).tanh()
         return self.output(inputs).squeeze(-1)
@@ -93,14 +100,16 @@ class Discriminator(nn.Module):
 
     def _has_plain_layers(self) -> bool:
         layers = [*self.hidden, self.output]
-        return is_exact(self, Discriminator) and all(
-            is_exact(layer, nn.Linear, SpectralLinear) for layer in layers
+        return (
+            is_exact(self, Discriminator)
+            and self.body is None
+            and all(is_exact(layer, nn.Linear, SpectralLinear) for layer in layers)
         )
 
 
 def dense_stack(network: Discriminator) -> DenseStack | None:
     """All layers as one function, where they are plain and no gradient goes on below them."""
-    if not is_exact(network, Discriminator) or network.learns_inputs:
+    if not is_exact(network, Discriminator) or network.learns_inputs or network.body is not None:
         return None
     turns = [part for layer in network.hidden for part in (layer, nn.Tanh())]
     found = stacked([*turns, network.output])

@@ -6,16 +6,20 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training import parts
 from rl_training.algorithms.masking import MASK
+from rl_training.errors import ConfigError, one_line
 from rl_training.kernels.convolutions import convolve
 from rl_training.kernels.exact import Shortcut, is_exact
+from rl_training.parts import Written
 from rl_training.trees import Tensors
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
@@ -40,13 +44,55 @@ def orthogonal(layer: Layer, gain: float = math.sqrt(2)) -> Layer:
     return layer
 
 
-def mlp(inputs: int, hidden_sizes: Sequence[int], activation: str) -> nn.Sequential:
+class Own(NamedTuple):
+    """What a user puts in the place of our layers, as configs name it (`parts.py`)."""
+
+    network: Written = None  # of the hidden layers: features [N, inputs] → [N, features]
+    encoder: Written = None  # of what makes features of observations
+    layer_norm: bool = False  # normalise before each activation
+
+
+OURS = Own()
+
+
+def mlp(inputs: int, hidden_sizes: Sequence[int], activation: str, layer_norm: bool = False) -> nn.Sequential:
     """Dense layers, each followed by its activation: [..., inputs] → [..., hidden_sizes[-1]]."""
     layers: list[nn.Module] = []
     for size in hidden_sizes:
-        layers += [orthogonal(nn.Linear(inputs, size)), ACTIVATIONS[activation]()]
+        norm = [nn.LayerNorm(size)] if layer_norm else []
+        layers += [orthogonal(nn.Linear(inputs, size)), *norm, ACTIVATIONS[activation]()]
         inputs = size
     return nn.Sequential(*layers)
+
+
+def make_body(
+    inputs: int, hidden_sizes: Sequence[int], activation: str, own: Own = OURS, key: str = "network"
+) -> tuple[nn.Module, int]:
+    """The hidden layers behind so many inputs, a user's own or ours, and how many features they give."""
+    if own.network is not None:
+        network = parts.make(own.network, inputs, key=key)
+        return network, width_of(network, torch.zeros(2, inputs), key, own.network)
+    size = hidden_sizes[-1] if hidden_sizes else inputs
+    return mlp(inputs, hidden_sizes, activation, own.layer_norm), size
+
+
+def width_of(module: Any, rows: Any, key: str, written: Written) -> int:
+    """The number of features that a user's module makes of two rows; what makes none is refused."""
+    named = f"{key} {parts.split(written)[0]!r}"
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{named} makes a {type(module).__name__}, and no torch.nn.Module", (key,))
+    training = module.training
+    try:
+        with torch.no_grad():
+            features = module.train(False)(rows)
+    except Exception as error:
+        raise ConfigError(f"{named} fails on two rows of zeros: {one_line(error)}", (key,)) from error
+    finally:
+        module.train(training)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ConfigError(f"{named} must make [2, features] of two rows, not {shape}", (key,))
+    return features.shape[1]
 
 
 class PlainBox(spaces.Box):
@@ -115,20 +161,32 @@ def observed(space: spaces.Space) -> str:
 
 
 def make_encoder(
-    space: spaces.Space, hidden_sizes: Sequence[int], activation: str, image_encoder: str
+    space: spaces.Space,
+    hidden_sizes: Sequence[int],
+    activation: str,
+    image_encoder: str,
+    own: Own = OURS,
 ) -> tuple[nn.Sequential, int]:
     """The encoder of an observation space, and how many features it gives.
 
     Vectors go through `hidden_sizes` dense layers; an image goes through a CNN first; the parts of a Dict
     are encoded by kind, joined, and go through the dense layers together.
     """
-    inputs = make_inputs(space, image_encoder)
-    size = hidden_sizes[-1] if hidden_sizes else inputs.features
-    return nn.Sequential(inputs, mlp(inputs.features, hidden_sizes, activation)), size
+    inputs = make_inputs(space, image_encoder, own=own.encoder)
+    body, size = make_body(inputs.features, hidden_sizes, activation, own)
+    return nn.Sequential(inputs, body), size
 
 
-def make_inputs(space: spaces.Space, image_encoder: str, name: str = "observation") -> Inputs:
-    """What turns observations of a space into features; `name` is what they are called."""
+def make_inputs(
+    space: spaces.Space,
+    image_encoder: str,
+    name: str = "observation",
+    own: Written = None,
+    key: str = "encoder",
+) -> Inputs:
+    """What turns observations of a space into features, `own` or ours; `name` is what they are called."""
+    if own is not None:
+        return OwnInputs(space, own, key)
     if isinstance(space, spaces.Dict):
         return Joined(space, image_encoder, name)
     inputs = _make_plain_inputs(space, image_encoder)
@@ -164,6 +222,31 @@ class Inputs(nn.Module):
     def title(self) -> str:
         """What it is called in the first lines of a run."""
         return "MLP"
+
+
+class OwnInputs(Inputs):
+    """A user's own encoder, made from the observation space; it sees observations as they are."""
+
+    def __init__(self, space: spaces.Space, written: Written, key: str) -> None:
+        super().__init__()
+        self.module = parts.make(written, space, key=key)
+        self.features = width_of(self.module, zeros_of(space), key, written)
+        self.sees = f"observation {observed(space)}"
+
+    @property
+    def title(self) -> str:
+        return type(self.module).__name__
+
+    def forward(self, obs: Any) -> Tensor:
+        return self.module(obs)
+
+
+def zeros_of(space: spaces.Space) -> Any:
+    """Two observations of a space, zeros where it has them."""
+    if isinstance(space, spaces.Dict):
+        return {key: zeros_of(part) for key, part in space.spaces.items()}
+    first = np.asarray(getattr(space, "start", 0))
+    return torch.as_tensor(np.zeros((2, *(space.shape or ())), space.dtype) + first.astype(space.dtype))
 
 
 class Flat(Inputs):

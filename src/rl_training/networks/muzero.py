@@ -22,6 +22,8 @@ from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.networks.encoders import (
     ACTIVATIONS,
+    OURS,
+    Own,
     ResidualBlock,
     brightest,
     has_channels_last,
@@ -60,18 +62,19 @@ class MuZeroNetwork(nn.Module):
         image_encoder: str,
         support_size: int,
         residual_blocks: int,
+        own: Own = OURS,
     ) -> None:
         super().__init__()
         self.num_actions, self.support_size = num_actions, support_size
         self.register_buffer("atoms", torch.arange(-support_size, support_size + 1.0))
         self.representation: nn.Module
         self.dynamics: VectorDynamics | FrameDynamics
-        if is_image(observation_space):
+        if is_image(observation_space) and own == OURS:
             self.representation = FrameRepresentation(observation_space, latent_size, residual_blocks)
             self.dynamics = FrameDynamics(num_actions, latent_size, residual_blocks)
             self.features = self.representation.features
         else:
-            encoder, width = make_encoder(observation_space, hidden_sizes, activation, image_encoder)
+            encoder, width = make_encoder(observation_space, hidden_sizes, activation, image_encoder, own)
             self.representation = nn.Sequential(encoder, orthogonal(nn.Linear(width, latent_size)))
             self.dynamics = VectorDynamics(num_actions, latent_size, hidden_sizes, activation)
             self.features = latent_size

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.dqn import dueling
 from rl_training.kernels.dense import Backward, DenseStack
 from rl_training.kernels.exact import Shortcut, is_exact, taken
-from rl_training.networks.encoders import make_encoder, orthogonal
+from rl_training.networks.encoders import OURS, Own, make_encoder, orthogonal
 from rl_training.trees import Tensors
 
 
@@ -29,9 +29,10 @@ class QNetwork(nn.Module):
         activation: str,
         image_encoder: str,
         dueling: bool,
+        own: Own = OURS,
     ) -> None:
         super().__init__()
-        self.encoder, features = make_encoder(observation_space, hidden_sizes, activation, image_encoder)
+        self.encoder, features = make_encoder(observation_space, hidden_sizes, activation, image_encoder, own)
         self.dueling = dueling
         self.head = orthogonal(nn.Linear(features, num_actions + dueling), 1.0)
         self.stack = Shortcut.of(self, dense_stack)

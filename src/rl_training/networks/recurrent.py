@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.distributions import Family
 from rl_training.networks.actor_critic import ActionHead
-from rl_training.networks.encoders import make_encoder, orthogonal
+from rl_training.networks.encoders import OURS, Own, make_encoder, orthogonal
 from rl_training.trees import Tensors
 
 Carry = tuple[Tensor, ...]  # [B, H] each
@@ -39,9 +39,10 @@ class Memory(nn.Module):
         image_encoder: str,
         cell: str,
         size: int,
+        own: Own = OURS,
     ) -> None:
         super().__init__()
-        self.encoder, features = make_encoder(observation_space, hidden_sizes, activation, image_encoder)
+        self.encoder, features = make_encoder(observation_space, hidden_sizes, activation, image_encoder, own)
         self.cell = CELLS[cell](features, size)
         for name, parameter in self.cell.named_parameters():
             # Orthogonal weights of gain 1 and zero biases (Huang et al. 2022, LSTM details 1 and 2).
@@ -94,11 +95,14 @@ class RecurrentActorCritic(nn.Module):
         image_encoder: str,
         shared_trunk: bool,
         log_std_init: float,
+        critic_sizes: Sequence[int] | None = None,
+        own: Own = OURS,
     ) -> None:
         super().__init__()
-        settings = (observation_space, hidden_sizes, activation, image_encoder, cell, recurrent_size)
-        self.actor_memory = Memory(*settings)
-        self.critic_memory = None if shared_trunk else Memory(*settings)
+        settings = (activation, image_encoder, cell, recurrent_size, own)
+        seen = hidden_sizes if critic_sizes is None else critic_sizes
+        self.actor_memory = Memory(observation_space, hidden_sizes, *settings)
+        self.critic_memory = None if shared_trunk else Memory(observation_space, seen, *settings)
         self.actor_head = ActionHead(recurrent_size, family, log_std_init)
         self.critic_head = orthogonal(nn.Linear(recurrent_size, 1), 1.0)
         self.size = recurrent_size

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.muzero import decode
 from rl_training.algorithms.scalezero import interleave, normalised
-from rl_training.networks.encoders import brightest, is_image, make_encoder, orthogonal
+from rl_training.networks.encoders import OURS, Own, brightest, is_image, make_encoder, orthogonal
 from rl_training.networks.transformer import BlockWeights, Transformer
 from rl_training.trees import Tensors
 
@@ -86,6 +86,7 @@ class ScaleZeroNetwork(nn.Module):
         image_encoder: str,
         support_size: int,
         transformer: dict[str, Any],
+        own: Own = OURS,
     ) -> None:
         super().__init__()
         self.register_buffer("atoms", torch.arange(-support_size, support_size + 1.0))
@@ -97,7 +98,7 @@ class ScaleZeroNetwork(nn.Module):
             kind = same if is_image(space) else f"own {len(self.encoders)}"
             if kind not in kinds:
                 kinds[kind] = len(self.encoders)
-                encoder, width = make_encoder(space, hidden_sizes, activation, image_encoder)
+                encoder, width = make_encoder(space, hidden_sizes, activation, image_encoder, own)
                 self.encoders.append(nn.Sequential(encoder, orthogonal(nn.Linear(width, latent_size), 1.0)))
             places.append(kinds[kind])
         self.encoder_of = tuple(places)

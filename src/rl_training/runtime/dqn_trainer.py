@@ -14,6 +14,7 @@ from rl_training.algorithms.masking import mask_logits
 from rl_training.algorithms.sac import polyak
 from rl_training.data.batch import TransitionBatch
 from rl_training.data.replay import Replay
+from rl_training.networks.encoders import Own
 from rl_training.policies.q_values import QPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
@@ -53,6 +54,7 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
             activation=config.activation,
             image_encoder=config.image_encoder,
             dueling=config.dueling,
+            own=Own(config.network, config.encoder, config.layer_norm),
         )
 
     def explore(self, obs: Arrays, now: Now) -> np.ndarray:

@@ -24,6 +24,7 @@ from rl_training.data.minari_datasets import read
 from rl_training.envs.spaces import ACTIONS, ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.networks.discriminator import Discriminator
+from rl_training.networks.encoders import Own
 from rl_training.runtime.controls import Knobs, Now, compile_knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam
@@ -58,6 +59,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
             hidden_sizes=config.discriminator_hidden_sizes,
             image_encoder=config.image_encoder,
             spectral_norm=config.spectral_norm,
+            own=Own(config.discriminator_network, config.discriminator_encoder),
         ).to(self.agent.device)
         self.discriminator_optimizer = Adam([self.discriminator])
         self.recent: list[Pairs] = []  # of the rollouts before this one

@@ -20,6 +20,7 @@ from rl_training.algorithms.muzero import (
 )
 from rl_training.data.batch import PositionBatch, on_device
 from rl_training.data.episodes import EpisodeReplay
+from rl_training.networks.encoders import Own
 from rl_training.policies.search import QUIET, Plan, SearchPolicy, most_simulations, search_settings
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
@@ -82,7 +83,8 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         layers = ("latent_size", "hidden_sizes", "activation", "image_encoder", "residual_blocks")
         settings = {name: getattr(config, name) for name in (*names, *layers, "support_size")}
         searches = {"settings": search_settings(Controls.of(config).at(0).after(0))}
-        return settings | searches | {"most_simulations": most_simulations(config)}
+        own = {"own": Own(config.network, config.encoder)}
+        return settings | searches | own | {"most_simulations": most_simulations(config)}
 
     def make_replay(self, obs: Arrays, **settings: Any) -> EpisodeReplay:
         config = self.config

@@ -16,7 +16,7 @@ from rl_training.data.normalization import RewardScaler
 from rl_training.envs.environments import Environments
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import ACTIONS, JOINT
-from rl_training.networks.encoders import laid_out
+from rl_training.networks.encoders import Own, laid_out
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
@@ -27,9 +27,17 @@ from rl_training.trees import tree_map
 
 def policy_settings(config: OnPolicyConfig | ActorLearnerConfig) -> dict[str, Any]:
     """What an actor-critic policy is built from, besides the spaces."""
-    network = ("hidden_sizes", "activation", "image_encoder", "shared_trunk", "log_std_init")
+    network = ("activation", "image_encoder", "shared_trunk", "log_std_init", "critic_sizes", "hidden_sizes")
     names = (*network, "normalize_observations", "device", "precision")
-    return {name: getattr(config, name) for name in names}
+    settings = {name: getattr(config, name) for name in names}
+    actor_sizes, *own = (
+        getattr(config, name) for name in ("actor_sizes", "network", "encoder", "layer_norm")
+    )
+    if settings["critic_sizes"] is None:
+        settings["critic_sizes"] = settings["hidden_sizes"]
+    if actor_sizes is not None:
+        settings["hidden_sizes"] = actor_sizes
+    return settings | {"own": Own(*own)}
 
 
 OnPolicyT = TypeVar("OnPolicyT", bound=OnPolicyConfig)

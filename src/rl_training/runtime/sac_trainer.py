@@ -14,7 +14,8 @@ from rl_training.data.batch import TransitionBatch
 from rl_training.data.replay import Replay
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import ConfigError
-from rl_training.networks.soft_actor_critic import TwinCritics
+from rl_training.networks.encoders import Own
+from rl_training.networks.soft_actor_critic import make_critics
 from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import AUTO, Knobs, Now
 from rl_training.runtime.metrics import Metrics
@@ -44,7 +45,8 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
 
     def __init__(self, config: SACConfig) -> None:
         super().__init__(config)
-        self.critics = TwinCritics(self.observation_space, self._num_dimensions(), **_network(config))
+        layers = _layers(config, config.critic_sizes)
+        self.critics = make_critics(self.observation_space, self._num_dimensions(), **layers)
         self.critics.to(self.agent.device)
         self.target_critics, self.target_weights = target_of(self.critics)
         self.temperature = Temperature().to(self.agent.device) if config.ent_coef == AUTO else None
@@ -67,7 +69,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
             action_space,
             normalize_observations=config.normalize_observations,
             device=config.device,
-            **_network(config),
+            **_layers(config, config.actor_sizes),
         )
 
     def iterate(self, knobs: Knobs) -> Metrics:
@@ -125,11 +127,12 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         return math.prod(self.action_space.shape)
 
 
-def _network(config: SACConfig) -> dict[str, Any]:
+def _layers(config: SACConfig, sizes: tuple[int, ...] | None) -> dict[str, Any]:
     return {
-        "hidden_sizes": config.hidden_sizes,
+        "hidden_sizes": config.hidden_sizes if sizes is None else sizes,
         "activation": config.activation,
         "image_encoder": config.image_encoder,
+        "own": Own(config.network, config.encoder, config.layer_norm),
     }
 
 

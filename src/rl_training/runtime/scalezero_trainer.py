@@ -18,6 +18,7 @@ from rl_training.data.batch import WindowBatch
 from rl_training.data.experience import whole_updates
 from rl_training.data.random_rollout import random_observations
 from rl_training.errors import about
+from rl_training.networks.encoders import Own
 from rl_training.networks.scalezero import Rows, Window
 from rl_training.policies.scalezero import ScaleZeroPolicy
 from rl_training.policies.search import most_simulations, search_settings
@@ -86,6 +87,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
             settings=search_settings(Controls.of(config).at(0).after(0)),
             most_simulations=most_simulations(config),
             window=config.unroll_steps,
+            own=Own(config.network, config.encoder),
             transformer={name: getattr(config, name) for name in TRANSFORMER}
             | {"hidden": config.expert_size},
             **{name: getattr(config, name) for name in (*names, *network)},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from rl_training.parts import Brought
 from rl_training.settings.families import OffPolicyConfig, OnPolicyConfig
 from rl_training.settings.fields import field, knob, like
 from rl_training.settings.sac import SACConfig
@@ -14,7 +15,7 @@ class DQNConfig(OffPolicyConfig):
     """Deep Q-Networks, for discrete actions; optionally double, dueling, n-step and prioritised."""
 
     obeys_action_masks: ClassVar[bool] = True
-    laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "prioritized")
+    laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "prioritized", "network", "encoder")
     # The dense layer of the CNN, then the head.
     for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
     switched_by: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -42,3 +43,6 @@ class DQNConfig(OffPolicyConfig):
         0.4, "Exponent β of the importance-sampling correction; 1 corrects fully.", high=1.0
     )
     activation = "relu"
+    network: Annotated[Any, Brought("acting")] = like(OnPolicyConfig)
+    encoder: Annotated[Any, Brought("acting")] = like(OnPolicyConfig)
+    layer_norm: bool = like(OnPolicyConfig)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from rl_training.parts import Brought
 from rl_training.settings.config import Config
 from rl_training.settings.fields import Units, changed, field, knob, like
 from rl_training.settings.refusals import refused
@@ -17,6 +18,7 @@ class OnPolicyConfig(Config):
 
     obeys_action_masks: ClassVar[bool] = True
     samples_on_atari: ClassVar[bool] = True
+    laid_out_by: ClassVar[tuple[str, ...]] = ("network", "encoder")
     # Nothing after the dense layer of the CNN, which takes most of the time and serves both heads (Mnih et al. 2016).
     for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": (), "shared_trunk": True, "ent_coef": 0.01}
 
@@ -31,6 +33,19 @@ class OnPolicyConfig(Config):
     max_grad_norm: float | None = knob(
         0.5, "Maximum norm for gradient clipping; none: no clipping.", limit=True
     )
+    network: Annotated[Any, Brought("acting")] = field(
+        None, "Your own hidden layers, a torch.nn.Module: module:Class or FILE.py:Class; none: hidden_sizes."
+    )
+    encoder: Annotated[Any, Brought("acting")] = field(
+        None, "Your own encoder of observations, a torch.nn.Module; none: by the kind of observation."
+    )
+    layer_norm: bool = field(False, "Apply layer normalisation before each activation of the hidden layers.")
+    actor_sizes: tuple[Units, ...] | None = field(
+        None, "Units in each hidden layer of the actor; none: hidden_sizes."
+    )
+    critic_sizes: tuple[Units, ...] | None = field(
+        None, "Units in each hidden layer of the critic; none: hidden_sizes."
+    )
     log_std_init: float = field(
         0.0, "Initial log standard deviation of continuous actions, scaled to [-1, 1]."
     )
@@ -38,6 +53,13 @@ class OnPolicyConfig(Config):
     @property
     def steps_per_iteration(self) -> int:
         return self.num_envs * self.num_steps
+
+    @model_validator(mode="after")
+    def _shared_layers_have_one_size(self) -> OnPolicyConfig:
+        for name in ("actor_sizes", "critic_sizes"):
+            if getattr(self, name) is not None and getattr(self, "shared_trunk", False):
+                raise refused(name, "must be none where actor and critic share their layers (shared_trunk)")
+        return self
 
 
 class Minibatches(Config):
@@ -176,7 +198,14 @@ class Planning(Config):
     """The fields of MuZero and its successors, besides those of the replay."""
 
     obeys_action_masks: ClassVar[bool] = True
-    laid_out_by: ClassVar[tuple[str, ...]] = ("unroll_steps", "td_steps", "two_players")
+    laid_out_by: ClassVar[tuple[str, ...]] = ("unroll_steps", "td_steps", "two_players", "network", "encoder")
+
+    network: Annotated[Any, Brought("acting")] = like(
+        OnPolicyConfig, None, "Your own hidden layers of the representation, a torch.nn.Module."
+    )
+    encoder: Annotated[Any, Brought("acting")] = like(
+        OnPolicyConfig, None, "Your own encoder of the representation, a torch.nn.Module."
+    )
 
     num_simulations: int = knob(50, "Number of simulations per search.", low=1)
     temperature: float = knob(1.0, "Temperature T: actions are sampled from visits^(1/T); 0 acts greedily.")

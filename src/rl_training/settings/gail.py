@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import model_validator
+
+from rl_training.parts import Brought
 from rl_training.settings.families import Minibatches, OnPolicyConfig, Surrogate
 from rl_training.settings.fields import Units, field, knob
+from rl_training.settings.refusals import refused
 
 
 class GAILConfig(OnPolicyConfig, Minibatches, Surrogate):
@@ -38,6 +42,12 @@ class GAILConfig(OnPolicyConfig, Minibatches, Surrogate):
     discriminator_hidden_sizes: tuple[Units, ...] = field(
         (64, 64), "Units in each hidden layer of the discriminator, with tanh activations."
     )
+    discriminator_network: Annotated[Any, Brought("training")] = field(
+        None, "Your own hidden layers of the discriminator, a torch.nn.Module."
+    )
+    discriminator_encoder: Annotated[Any, Brought("training")] = field(
+        None, "Your own encoder of the discriminator's observations, a torch.nn.Module."
+    )
     gradient_penalty_coef: float = knob(
         0.1,
         "Coefficient of the gradient penalty; 0: none.",
@@ -49,3 +59,11 @@ class GAILConfig(OnPolicyConfig, Minibatches, Surrogate):
     )
     spectral_norm: bool = field(False, "Apply spectral normalisation to the discriminator.")
     bc_epochs: int = field(0, "Epochs of behaviour cloning before training.", ge=0)
+
+    @model_validator(mode="after")
+    def _own_layers_are_as_they_are(self) -> GAILConfig:
+        if self.spectral_norm and self.discriminator_network is not None:
+            raise refused(
+                "spectral_norm", "must be false for a discriminator_network, which is used as it is"
+            )
+        return self

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from rl_training.parts import Brought
 from rl_training.runtime.controls import AUTO
 from rl_training.settings.families import OffPolicyConfig, OnPolicyConfig
-from rl_training.settings.fields import knob, like
+from rl_training.settings.fields import Units, knob, like
 from rl_training.settings.refusals import refused
 
 
 class SACConfig(OffPolicyConfig):
     """Soft Actor-Critic, for continuous actions."""
+
+    laid_out_by: ClassVar[tuple[str, ...]] = ("network", "encoder")
 
     algo: Literal["sac"] = "sac"
     replay_ratio: float = knob(1.0, "Replay ratio: average number of updates per environment step.")
@@ -30,6 +33,11 @@ class SACConfig(OffPolicyConfig):
         low=-math.inf,
     )
     hidden_sizes = (256, 256)
+    network: Annotated[Any, Brought("acting")] = like(OnPolicyConfig)
+    encoder: Annotated[Any, Brought("acting")] = like(OnPolicyConfig)
+    layer_norm: bool = like(OnPolicyConfig)
+    actor_sizes: tuple[Units, ...] | None = like(OnPolicyConfig)
+    critic_sizes: tuple[Units, ...] | None = like(OnPolicyConfig)
     activation = "relu"
 
     @model_validator(mode="before")

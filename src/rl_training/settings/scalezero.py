@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from rl_training.parts import Brought
 from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import GumbelSearch, OffPolicyConfig, OnPolicyConfig, Planning
 from rl_training.settings.fields import changed, field, knob, like
@@ -27,6 +28,8 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
         "lora_alpha",
         "heads",
         "solved_episodes",
+        "network",
+        "encoder",
     )
 
     algo: Literal["scalezero"] = "scalezero"
@@ -81,6 +84,12 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
         (64,), "Units in each hidden layer of the encoders; the last entry also sizes the heads."
     )
     activation = "gelu"
+    network: Annotated[Any, Brought("acting")] = like(
+        OnPolicyConfig, None, "Your own hidden layers of the encoders, a torch.nn.Module."
+    )
+    encoder: Annotated[Any, Brought("acting")] = like(
+        OnPolicyConfig, None, "Your own encoder of each task's observations, a torch.nn.Module."
+    )
 
     @model_validator(mode="before")
     @classmethod
