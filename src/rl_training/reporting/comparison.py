@@ -114,7 +114,7 @@ def _improvement(
 def compare_runs(
     *runs: str | Path, metric: str = SCORE, at: int | None = None, labels: Mapping[Path, str] | None = None
 ) -> Comparison:
-    """Compare the runs at these directories or inside of them; `draw_text`, `write_png` and `write_html` show it."""
+    """Compare runs, or folders of runs; `draw_text`, `write_png` and `write_html` present the result."""
     warn: Callable[[str], None] = warnings.warn
     records = find_runs([Path(run) for run in runs], warn, only=compared_metrics(metric))
     return compare(records, metric=metric, at=at, warn=warn, labels=labels)

@@ -40,9 +40,9 @@ def write_report(
     trust_env: bool = False,
     warn: Warn = lambda text: None,
 ) -> Path:
-    """Write the page of a run, to RUN/report.html unless `out` is given; where it lies.
+    """Write the HTML report of a run to `out`, by default RUN/report.html, and return its path.
 
-    A video of the policy is in it where one can be made; with `video=True` it must be, with False it is not.
+    video: require a video of the policy (True), omit it (False), or include one if it can be made (None).
     """
     record = read_run(run_dir, warn=warn)
     timing_log = Log(record.path / "timing.jsonl")

@@ -15,7 +15,7 @@ from rl_training.settings.a2c import A2CConfig
 
 
 class A2CTrainer(OnPolicyTrainer[A2CConfig]):
-    """Advantage actor-critic (Mnih et al. 2016), Algorithm S3 with its actors in step: one update from all."""
+    """Advantage actor-critic (Mnih et al. 2016), Algorithm S3 with synchronous actors: one update per rollout."""
 
     config_class = A2CConfig
     transient = ("update",)

@@ -38,7 +38,7 @@ FLAGS = ("first", "last", "terminal")
 
 
 class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
-    """DreamerV3 (Hafner et al. 2025): world model, critic and actor, all in one step of one optimizer."""
+    """DreamerV3 (Hafner et al. 2025): world model, critic and actor trained by one optimizer."""
 
     config_class = DreamerConfig
     agent: DreamerPolicy

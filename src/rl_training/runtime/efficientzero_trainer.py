@@ -30,7 +30,7 @@ class EfficientZeroPolicy(SearchPolicy):
 
 
 class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
-    """Planning from limited data (Ye et al. 2021)."""
+    """EfficientZero (Ye et al. 2021): sample-efficient MuZero."""
 
     config_class: ClassVar[type[OffPolicyConfig]] = EfficientZeroConfig
     policy_class: ClassVar[type[SearchPolicy]] = EfficientZeroPolicy

@@ -265,7 +265,7 @@ class Engine:
             raise
 
     def _log(self, standing: Mapping[str, float]) -> None:
-        line = self.progress.window.take() | self.controls.used(self.progress.steps) | standing
+        line = self.progress.window.take() | self.controls.used(self.progress.steps) | dict(standing)
         self._write(line)
         self.controls.hear(line)
         self.watch.owe("log", self.progress.steps, line)

@@ -150,8 +150,9 @@ def play(
                 if share[lane]:
                     share[lane] -= 1
                     played.append((returned, length))
-                    for name, value in told[0].items() if told and reported is not None else ():
-                        reported.setdefault(name, []).append(value)
+                    if told and reported is not None:
+                        for name, value in told[0].items():
+                            reported.setdefault(name, []).append(value)
     finally:
         environments.close()
     return played

@@ -36,7 +36,7 @@ from rl_training.trees import tree_leaves, tree_map
 
 
 class GAILTrainer(PPOTrainer[GAILConfig]):
-    """Generative Adversarial Imitation Learning (Ho & Ermon 2016), Algorithm 1, with PPO's update for TRPO's."""
+    """Generative Adversarial Imitation Learning (Ho & Ermon 2016), Algorithm 1, with PPO instead of TRPO."""
 
     transient = ("codec",)
     config_class = GAILConfig

@@ -15,7 +15,7 @@ from rl_training.settings.gumbel_muzero import GumbelMuZeroConfig
 
 
 class GumbelMuZeroTrainer(MuZeroTrainer[GumbelMuZeroConfig]):
-    """Policy improvement by planning with Gumbel (Danihelka et al. 2022)."""
+    """Gumbel MuZero (Danihelka et al. 2022): policy improvement by planning with Gumbel noise."""
 
     config_class: ClassVar[type[OffPolicyConfig]] = GumbelMuZeroConfig
     policy_class: ClassVar[type[SearchPolicy]] = GumbelSearchPolicy

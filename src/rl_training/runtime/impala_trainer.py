@@ -18,7 +18,7 @@ from rl_training.settings.impala import IMPALAConfig
 
 
 class IMPALATrainer(ActorLearnerTrainer[IMPALAConfig]):
-    """IMPALA (Espeholt et al. 2018), the learner's side of figure 1."""
+    """IMPALA (Espeholt et al. 2018), the learner."""
 
     config_class = IMPALAConfig
     revision = 2  # advantages with gae_lambda below 1

@@ -55,7 +55,7 @@ class Unrolled(NamedTuple):
 
 
 class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
-    """Planning with a learned model (Schrittwieser et al. 2020), with reanalysis (Schrittwieser et al. 2021)."""
+    """MuZero (Schrittwieser et al. 2020), with reanalysis (Schrittwieser et al. 2021)."""
 
     config_class: ClassVar[type[OffPolicyConfig]] = MuZeroConfig
     policy_class: ClassVar[type[SearchPolicy]] = SearchPolicy

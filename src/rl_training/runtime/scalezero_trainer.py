@@ -38,7 +38,7 @@ TRANSFORMER = ("layers", "heads", "experts", "stages", "rank", "lora_alpha")
 
 
 class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
-    """One model for many tasks (Pu et al. 2025), on UniZero's transformer (Pu et al. 2024)."""
+    """ScaleZero (Pu et al. 2025): one model for many tasks, on UniZero's transformer (Pu et al. 2024)."""
 
     config_class: ClassVar[type[ScaleZeroConfig]] = ScaleZeroConfig
     action_spaces = (spaces.Dict,)

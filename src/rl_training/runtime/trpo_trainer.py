@@ -26,7 +26,7 @@ from rl_training.settings.trpo import TRPOConfig
 
 
 class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
-    """Trust Region Policy Optimization (Schulman et al. 2015), with GAE and a value function fitted apart."""
+    """Trust Region Policy Optimization (Schulman et al. 2015), with GAE and a separately fitted value function."""
 
     config_class = TRPOConfig
     transient = ("policy", "theta")

@@ -61,20 +61,19 @@ def train(
     quiet: bool = False,
     observers: Sequence[Observer] = (),
 ) -> Result:
-    """Train from a config to the end of its run, in a new run directory.
+    """Train a config in a new run directory.
 
-    `observers` are objects of your own; `resume` must be given them again. Those of the config come first.
-
-    `env`, in place of the config's `env_id`, is a class or function that makes environments, or one to be copied.
-    Progress is shown unless `quiet`, or by a `display` of one's own. Ctrl-C saves the run and then raises
-    KeyboardInterrupt, SIGTERM raises SystemExit(143): a loop over seeds ends, and the run can be resumed.
+    env: used instead of `env_id`: a class or function that makes environments, or an environment to copy.
+    observers: custom observers, called after those of the config; pass them to `resume` again.
+    quiet, display: hide the progress, or show it with a custom display.
+    After Ctrl-C the run is saved and KeyboardInterrupt is raised; after SIGTERM, SystemExit(143).
     """
     with given(env) as name, parts.holding(observers) as names:
         if name is not None:
             config = load_config(config, env_id=name)
         if names:
-            config = load_config(config)
-            config = load_config(config, observers=[*config.observers, *names])
+            loaded: Config = load_config(config)
+            config = load_config(loaded, observers=[*loaded.observers, *names])
         return or_stop(train_until_stopped(config, run_dir=run_dir, display=display or script_display(quiet)))
 
 
@@ -172,11 +171,12 @@ def resume(
 ) -> Result:
     """Continue a run from its latest intact checkpoint, exactly as if it had never stopped.
 
-    A run that ended is left as it is; one that was killed before its first checkpoint starts from step 0. Damage in
-    metrics.jsonl is refused; with `accept_damaged_log` the run goes on and its manifest says so. `trust` allows its
-    config to reach code and other machines (`trust_env` is the older name). Progress, signals and `observers` are as in
-    `train`.
-    A run that was trained with an `env` of Python needs it again.
+    A finished run is left unchanged; one that was killed before its first checkpoint starts from step 0.
+
+    trust: allow its config to import code and to connect to other machines (`trust_env` is the older name).
+    accept_damaged_log: continue although metrics.jsonl is damaged, and record it in the manifest.
+    env: required if the run was trained with an `env` of Python.
+    The other arguments and signals are as in `train`.
     """
     with given(env), parts.holding(observers):
         result = resume_until_stopped(
@@ -255,9 +255,10 @@ def evaluate_checkpoint(
     task: str | None = None,
     env: Any = None,
 ) -> dict[str, float]:
-    """Play whole episodes with the policy of a run directory or of one checkpoint, and sum them up.
+    """Evaluate the policy of a run directory or checkpoint: mean, deviation and range of the returns of whole episodes.
 
-    Greedy unless `sample`; `episodes` and `seed` are the config's unless given. Of a policy of several tasks all are
+    Actions are greedy unless `sample`. `episodes` and `seed` default to the config's. A multi-task policy plays all of
+    its tasks, or only `task`.
     played, or the one that is named. A run that was trained with an `env` of Python needs it again.
     """
     config, agent, saved = load_agent(path, checkpoint, trust=trust or trust_env)
@@ -292,9 +293,9 @@ def record_demonstrations(
     trust_env: bool = False,
     task: str | None = None,
 ) -> Demonstrations:
-    """Play whole episodes with the policy of a run directory or of one checkpoint, and write every step of them.
+    """Record whole episodes of the policy of a run directory or checkpoint as demonstrations.
 
-    `out` is a new file ending in .npz, or `minari:ID`. Greedy unless `sample`.
+    `out` is a new file ending in .npz, or `minari:ID`. Actions are greedy unless `sample`.
     """
     minari_datasets.refuse_taken(str(out))
     config, agent, saved = of_task(*load_agent(path, checkpoint, trust=trust or trust_env), task)
@@ -312,10 +313,10 @@ def record_demonstrations(
 def load_policy(
     path: str | Path, *, checkpoint: Which = "last", task: str | None = None, trust: bool = False
 ) -> LoadedPolicy:
-    """The policy of a run directory or of one checkpoint, without environments or training machinery.
+    """Load the policy of a run directory or checkpoint, without environments or training state.
 
-    Where one policy plays several tasks, `task` names the one to play. `trust` allows a run to import what its policy
-    is made of, where that is not of this package.
+    task: the task to play, for multi-task policies.
+    trust: allow the run to import custom components of its policy.
     """
     _, agent, saved = of_task(*load_agent(path, checkpoint, trust=trust), task)
     return LoadedPolicy(agent, saved)

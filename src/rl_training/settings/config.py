@@ -66,7 +66,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
     algo: str = field(..., "The algorithm.")
     env_id: str = field(
         ...,
-        "The environment: a registered Gymnasium id, module:EnvId, or FILE.py:Class beside the config.",
+        "The environment: a registered Gymnasium id, module:EnvId, or FILE.py:Class next to the config.",
         min_length=1,
     )
     seed: int = field(1, "Seed of all randomness in the run.", ge=0, le=2**63 - 1)

@@ -141,7 +141,8 @@ class ActorLearnerConfig(Config):
 
     @property
     def lanes_per_update(self) -> int:
-        return self.fragments_per_update * self.num_envs
+        lanes: int = self.fragments_per_update * self.num_envs
+        return lanes
 
     @property
     def steps_per_iteration(self) -> int:

@@ -118,7 +118,8 @@ class ConfigMeta(ModelMetaclass):
         made.fields_declared = {
             key: fields[key] for key in fields if key in annotated or key in changes or key not in inherited
         }
-        return made
+        declared: ConfigMeta = made
+        return declared
 
 
 def _declared(made: type, attribute: str) -> dict[str, Any]:

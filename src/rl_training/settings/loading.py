@@ -49,11 +49,11 @@ def load_config(
     overrides: Sequence[str] | Mapping[str, object] = (),
     **more: object,
 ) -> Any:
-    """Read and check a config: a file, the name of a shipped one (`ppo/cartpole`), a mapping, or a config.
+    """Load and validate a config: a file, the name of a shipped one (`ppo/cartpole`), a mapping, or a config.
 
-    overrides: `key=value` each, values in YAML, or a mapping, or keyword arguments.
-    The layers, of which later ones win: what a file `extends`, the file itself, the overrides.
-    Returns the algorithm's own config class. Raises ConfigError.
+    overrides: a list of `key=value` with values in YAML, a mapping, or keyword arguments.
+    Later layers override earlier ones: what a file `extends`, the file itself, the overrides.
+    Returns an instance of the algorithm's config class. Raises ConfigError.
     """
     return _load(source, overrides, more)
 
@@ -110,7 +110,7 @@ def located(error: ConfigError, source: str | os.PathLike[str], overrides: Seque
     """A refusal that came after reading, such as that of an unknown environment, with the place of its entry."""
     if not error.path:
         return error
-    layers = [*_read_layers(_find(os.fspath(source), Path()), ()), _read_overrides(overrides)]
+    layers: list[Layer] = [*_read_layers(_find(os.fspath(source), Path()), ()), _read_overrides(overrides)]
     config_class = _config_class(layers)
     for layer in reversed(layers):
         written = fields_of(config_class, layer.values)
@@ -130,7 +130,8 @@ def _config_class(layers: Sequence[Layer], trust: bool = True) -> type[Config]:
                     if not trust and not parts.is_admitted(algo):
                         raise refusal(Foreign("algo", algo, parts.deed(algo)))
                     parts.admit(algo)
-                return config_class_of(algo)
+                found: type[Config] = config_class_of(algo)
+                return found
             except UntrustedError:
                 raise
             except ConfigError as error:
@@ -302,7 +303,8 @@ def load_run_config(
     written = parse_yaml(read_text(source), str(source)).data if isinstance(source, Path) else source
     given = set(_read_overrides(overrides).values)
     missing = {name: YOUNGER[name] for name in YOUNGER if name not in given and name not in (written or ())}
-    return _load(source, overrides, missing, of_run=True, trust=trust)
+    config: Config = _load(source, overrides, missing, of_run=True, trust=trust)
+    return config
 
 
 def as_begun(config: Config, written: Mapping[str, object]) -> Config:

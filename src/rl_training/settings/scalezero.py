@@ -137,7 +137,8 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
 
     @property
     def steps_per_iteration(self) -> int:
-        return self.num_envs * len(self.env_ids) * self.train_frequency
+        steps: int = self.num_envs * len(self.env_ids) * self.train_frequency
+        return steps
 
     @property
     def tasks(self) -> tuple[str, ...]:

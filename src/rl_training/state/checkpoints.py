@@ -274,7 +274,8 @@ def _skeleton(folder: Folder) -> dict[str, Any]:
         raise folder.error(f"{SKELETON} is incomplete")
     if not isinstance(skeleton.get("files"), dict):
         raise folder.error(f"{SKELETON} lists no files")
-    return skeleton
+    checked: dict[str, Any] = skeleton
+    return checked
 
 
 def _tensors(folder: Folder, name: str, listed: dict[str, object]) -> dict[str, torch.Tensor]:

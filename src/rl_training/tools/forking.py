@@ -48,9 +48,9 @@ def fork(
     trust_env: bool = False,
     accept_damaged_log: bool = False,
 ) -> Result:
-    """Train a new run from the latest intact checkpoint of another, or from the checkpoint at `source`.
+    """Branch a new run off the latest intact checkpoint of a run, or off the checkpoint at `source`, and train it.
 
-    overrides: what changes, as for `load_config`. Progress and signals are as in `train`.
+    overrides: changed settings, as for `load_config`. Progress and signals are as in `train`.
     """
     result = fork_until_stopped(
         source,

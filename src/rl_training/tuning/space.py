@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from rl_training.errors import ConfigError, did_you_mean
+from rl_training.errors import ConfigError, KeyPath, did_you_mean
 from rl_training.runtime.controls import split_key
 from rl_training.settings.config import Config
 from rl_training.settings.keys import accepted_keys
 from rl_training.settings.loading import load_config
-from rl_training.settings.yaml import KeyPath, parse_yaml, read_text, to_yaml
+from rl_training.settings.yaml import parse_yaml, read_text, to_yaml
 
 RANGE_KEYS = ("low", "high", "log", "step")
 WHOLE_KEYS = ("steps", "delay", "every")  # entries of a schedule that count steps
@@ -84,7 +84,8 @@ class Space(NamedTuple):
 
     def config(self, base: Config, values: Mapping[str, object]) -> Config:
         """The config with these values in the place of its own."""
-        return load_config(base, [f"{key}={to_yaml(value)}" for key, value in values.items()])
+        config: Config = load_config(base, [f"{key}={to_yaml(value)}" for key, value in values.items()])
+        return config
 
 
 def read_space(path: str | Path, base: Config) -> Space:

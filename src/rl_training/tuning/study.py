@@ -93,7 +93,7 @@ def tune(
     run_dir: str | Path | None = None,
     quiet: bool = False,
 ) -> Tuned:
-    """Search for the values with which a config learns best, in a new directory; `space` is a YAML file.
+    """Search for hyper-parameters of a config in a new directory; `space` is a YAML file with the search space.
 
     Ctrl-C saves the study and raises KeyboardInterrupt; `rl-training tune FOLDER` continues it.
     """
