@@ -25,7 +25,9 @@ ROLLOUTS: dict[str, Any] = dict(num_envs=2, num_steps=16, learning_rate=1e-2, en
 SURROGATE = ROLLOUTS | dict(
     num_minibatches=2, update_epochs=2, clip_coef=0.2, value_clip_coef=0.2, target_kl=0.01
 )
-ACTORS: dict[str, Any] = dict(num_actors=2, fleet="inline", rho_bar=1.0, c_bar=1.0, gae_lambda=0.9)
+ACTORS: dict[str, Any] = dict(
+    num_actors=2, fleet="inline", rho_bar=1.0, policy_rho_bar=1.0, c_bar=1.0, gae_lambda=0.9
+)
 REPLAY: dict[str, Any] = dict(
     num_envs=2, train_frequency=8, learning_starts=16, buffer_size=400, batch_size=8, learning_rate=1e-2
 )
