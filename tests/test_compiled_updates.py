@@ -403,3 +403,30 @@ def test_sac_without_dense_layers_or_with_a_loss_of_ones_own_learns_by_torch(
     assert trainer.soft_updates.path == "torch"
     monkeypatch.setattr(sac_trainer, "actor_loss", lambda *said: actor_loss(*said))
     assert warmed("sac", 0, **settings).soft_updates.explained == "torch (a loss of one's own)"
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "probe/Masked-v0"])
+def test_dqn_is_torchs(double: bool, dueling: bool, env_id: str) -> None:
+    """From the same draws: updates of more than one block, with priorities that follow from the errors."""
+    small = dict(env_id=env_id, total_timesteps=1000, hidden_sizes=(20, 12), learning_rate=0.003)
+    replay = dict(learning_starts=50, batch_size=HEIGHT + 30, buffer_size=500, replay_ratio=1.0, n_step=2)
+    switches = dict(double=double, dueling=dueling, prioritized=True, target_update_interval=5)
+    ours, theirs = (
+        warmed("dqn", 14, **small | replay | switches, compiled_updates=how) for how in (True, False)
+    )
+    assert (ours.q_update.path, theirs.q_update.path) == ("compiled", "torch")
+    assert ours.updates == theirs.updates > 5
+    pair = [trainer.optimizer.parameters for trainer in (ours, theirs)]
+    torch.testing.assert_close(*pair, rtol=1e-3, atol=2e-4)
+    nodes = [trainer.replay.priorities.nodes for trainer in (ours, theirs)]
+    np.testing.assert_allclose(*nodes, rtol=1e-3)
+
+
+def test_dqn_without_priorities_or_limits_is_torchs() -> None:
+    small = dict(env_id="CartPole-v1", total_timesteps=1000, hidden_sizes=(20,), activation="relu")
+    replay = dict(learning_starts=50, batch_size=40, buffer_size=500, max_grad_norm=None, replay_ratio=1.0)
+    ours, theirs = (warmed("dqn", 14, **small | replay, compiled_updates=how) for how in (True, False))
+    pair = [trainer.optimizer.parameters for trainer in (ours, theirs)]
+    torch.testing.assert_close(*pair, rtol=1e-3, atol=2e-4)

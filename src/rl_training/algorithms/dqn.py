@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl_training.compiling import njit
+
 
 def dueling(streams: Tensor) -> Tensor:
     """Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a'), for [N, 1 + actions] with V first → [N, actions]."""
@@ -44,3 +46,43 @@ def q_loss(
         losses, clipped = losses * weight, clipped * weight
     slope = torch.zeros_like(q).scatter_(-1, index, (clipped / len(q)).unsqueeze(-1))
     return losses.mean(), slope, error
+
+
+@njit(nogil=True, error_model="numpy")
+def dueling_rows(streams, q):  # type: ignore[no-untyped-def]
+    """`dueling`, compiled."""
+    for i in range(len(q)):
+        advantage = streams[i, 1:]
+        q[i] = streams[i, 0] + advantage - advantage.mean()
+
+
+@njit(nogil=True, error_model="numpy")
+def dueling_slopes(to_q, slopes):  # type: ignore[no-untyped-def]
+    """Slopes [N, 1 + actions] in V and A from those in Q [N, actions]: ∂V = Σ ∂Q, ∂A = ∂Q - mean ∂Q."""
+    for i in range(len(to_q)):
+        slopes[i, 0] = to_q[i].sum()
+        slopes[i, 1:] = to_q[i] - to_q[i].mean()
+
+
+@njit(nogil=True, error_model="numpy")
+def q_slopes(batch, next_q, chooser, masks, q, share, slopes, errors, sums):  # type: ignore[no-untyped-def]
+    """`q_loss` to `q_target` and its slopes in q [N, actions], compiled; sums: the loss, mean Q.
+
+    batch: actions, rewards, discounts and weights [N]; `masks` [N, actions] of the next actions may be empty.
+    """
+    action, reward, discount, weight = batch
+    for i in range(len(q)):
+        best = -1
+        for a in range(q.shape[1]):
+            allowed = not len(masks) or masks[i, a]
+            if allowed and (best < 0 or chooser[i, a] > chooser[i, best]):
+                best = a
+        errors[i] = q[i, action[i]] - (reward[i] + discount[i] * next_q[i, best])
+        clipped = min(max(errors[i], -1.0), 1.0)
+        sums[0] += share * weight[i] * clipped * (errors[i] - 0.5 * clipped)
+        sums[1] += share * q[i].mean()
+        slopes[i] = 0.0
+        slopes[i, action[i]] = share * weight[i] * clipped
+
+
+DQN_LOSSES = (q_target, q_loss)  # what these slopes are of

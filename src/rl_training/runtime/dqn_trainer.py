@@ -20,6 +20,7 @@ from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, target_of
+from rl_training.runtime.q_updates import fastest_q_update
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dqn import DQNConfig
 from rl_training.trees import Arrays
@@ -32,13 +33,14 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
     action_spaces = (spaces.Discrete,)
     agent: QPolicy
     replay: Replay[TransitionBatch]
-    transient = ("target_weights",)
+    transient = ("target_weights", "q_update")
 
     def __init__(self, config: DQNConfig) -> None:
         super().__init__(config, n_step=config.n_step, prioritized=config.prioritized)
         self.target, self.target_weights = target_of(self.agent.network)
         self.optimizer = Adam([self.agent.network])
         self.updates = 0
+        self.q_update = fastest_q_update(self, q_target, q_loss)
 
     @classmethod
     def make_agent(
@@ -71,27 +73,33 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
 
     def update(self, now: Now) -> dict[str, Any]:
         """One gradient step on one batch, and a step of the target network when it is due."""
-        network = self.agent.network
         # Sample a random minibatch of transitions.
         batch = self.draw(now)
+        # Perform a gradient descent step on the error.
+        numbers, error = (self.q_update.taken() or self).improve(batch, now)
+        if self.config.prioritized:
+            self.replay.set_priorities(batch["index"], error, now.priority_exponent)
+        # Every C updates the target network becomes the network.
+        self.updates += 1
+        if self.updates % self.config.target_update_interval == 0:
+            polyak(self.target_weights, self.optimizer.parameters, now.tau)
+        return numbers
+
+    def improve(self, batch: TransitionBatch, now: Now) -> tuple[dict[str, float], np.ndarray]:
+        """A step of the network towards its targets, and the errors [N]."""
+        network = self.agent.network
         # y = r, or r + γ max Q̄(s', a') over the allowed actions where the episode goes on.
         with torch.no_grad():
             next_q = self.target(batch["next_obs"])
             chooser = network(batch["next_obs"]) if self.config.double else next_q
             allowed = mask_logits(chooser, batch["next_obs"])
             target = q_target(batch["reward"], batch["discount"], next_q, allowed)
-        # Perform a gradient descent step on the error, which is clipped to [-1, 1].
+        # The error is clipped to [-1, 1].
         q, backward = network.with_backward(batch["obs"])
         loss, slope, error = q_loss(q, batch["action"], target, batch.get("weight"))
         step = partial(backward, slope)
-        parts = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm, step)
-        if self.config.prioritized:
-            self.replay.set_priorities(batch["index"], error.cpu().numpy(), now.priority_exponent)
-        # Every C updates the target network becomes the network.
-        self.updates += 1
-        if self.updates % self.config.target_update_interval == 0:
-            polyak(self.target_weights, self.optimizer.parameters, now.tau)
-        return parts | {"loss": loss.item(), "q_value": q.mean().item()}
+        numbers = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm, step)
+        return numbers | {"loss": loss.item(), "q_value": q.mean().item()}, error.cpu().numpy()
 
     def draw(self, now: Now) -> TransitionBatch:
         size = self.config.batch_size
