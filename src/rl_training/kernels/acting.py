@@ -203,7 +203,9 @@ def _act_categorical(rows, actor, critic, activation, noise):  # type: ignore[no
     action = np.empty(logits.shape[0], np.int64)
     log_prob = np.empty(logits.shape[0], np.float32)
     for i in range(logits.shape[0]):
-        best, highest, top = 0, -np.inf, logits[i].max()
+        best, highest, top = 0, -np.inf, logits[i, 0]
+        for j in range(1, logits.shape[1]):  # an array's own max() takes half a second to compile
+            top = max(top, logits[i, j])
         total = 0.0
         for j in range(logits.shape[1]):
             total += math.exp(logits[i, j] - top)

@@ -67,7 +67,7 @@ def evaluate_actions(family, outputs, actions, masks, rows, known):  # type: ign
                 _measure(part, line, action, known_here)
 
 
-@njit(nogil=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy")
 def _choose(part, line, action, known):  # type: ignore[no-untyped-def]
     first, end = part[FIRST], part[FIRST] + part[SIZE]
     top, total, entropy = line[first], ZERO, ZERO
@@ -83,7 +83,7 @@ def _choose(part, line, action, known):  # type: ignore[no-untyped-def]
     known[ENTROPY] += entropy
 
 
-@njit(nogil=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy")
 def _flip(part, line, action, known):  # type: ignore[no-untyped-def]
     for k in range(part[SIZE]):
         logit = line[part[FIRST] + k]
@@ -92,7 +92,7 @@ def _flip(part, line, action, known):  # type: ignore[no-untyped-def]
         known[ENTROPY] += level - logit * _sigmoid(logit)
 
 
-@njit(nogil=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy")
 def _measure(part, line, action, known):  # type: ignore[no-untyped-def]
     for k in range(part[SIZE]):
         mean, log_std = line[part[FIRST] + k], line[part[FIRST] + part[SIZE] + k]
@@ -101,7 +101,7 @@ def _measure(part, line, action, known):  # type: ignore[no-untyped-def]
         known[ENTROPY] += log_std + HALF + HALF_LOG_2_PI
 
 
-@njit(nogil=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy")
 def _sigmoid(x):  # type: ignore[no-untyped-def]
     return ONE / (ONE + np.float32(math.exp(-x)))
 

@@ -31,6 +31,8 @@ NOWHERE = -1  # as a place
 NONE, TANH, RELU, ELU, SILU, GELU = range(6)
 ACTIVATIONS = {nn.Tanh: TANH, nn.ReLU: RELU, nn.ELU: ELU, nn.SiLU: SILU, nn.GELU: GELU}
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+# Steps of a product as numbers and not as literals: for each set of literals numba would compile another product.
+STAY, NEXT, NEXT_PANEL = np.int64(0), np.int64(1), np.int64(PANEL)
 
 
 class Layer(NamedTuple):
@@ -214,9 +216,9 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
             layer[OUTPUTS],
             layer[INPUTS],
             (memory, layer[VALUES], layer[STRIDE]),
-            (packed, layer[START], 0),
-            (memory, source[VALUES], source[STRIDE], 1),
-            (packed, layer[FORWARD], PANEL, layer[INPUTS] * PANEL),
+            (packed, layer[START], STAY),
+            (memory, source[VALUES], source[STRIDE], NEXT),
+            (packed, layer[FORWARD], NEXT_PANEL, layer[INPUTS] * NEXT_PANEL),
         )
         _activate(layer, memory, count)
         if layer[COLUMN] >= 0:
@@ -257,8 +259,8 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
                 count,
                 (gradient, layer[GRADIENT], width),
                 (gradient, layer[GRADIENT], width),
-                (memory, given[0], 1, given[1]),
-                (memory, taken[0], taken[1], PANEL),
+                (memory, given[0], NEXT, given[1]),
+                (memory, taken[0], taken[1], NEXT_PANEL),
             )
         if source[SLOPES] >= 0:
             product(
@@ -267,8 +269,8 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
                 layer[OUTPUTS],
                 (memory, source[SLOPES], source[STRIDE]),
                 (memory, source[SLOPES], source[STRIDE]),
-                (memory, layer[SLOPES], layer[STRIDE], 1),
-                (packed, layer[BACKWARD], PANEL, layer[OUTPUTS] * PANEL),
+                (memory, layer[SLOPES], layer[STRIDE], NEXT),
+                (packed, layer[BACKWARD], NEXT_PANEL, layer[OUTPUTS] * NEXT_PANEL),
             )
 
 

@@ -69,7 +69,7 @@ def _tile(height: int) -> Any:
     return tile
 
 
-_one, _two, _three, _four, _five, _six = (_tile(height) for height in range(1, 7))
+_one, _two, _four, _six = (_tile(height) for height in (1, 2, 4, 6))
 
 
 @njit(nogil=True)
@@ -92,15 +92,15 @@ def product(rows, width, depth, to, begin, first, second):  # type: ignore[no-un
             at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
             _six(out, start, left, right, depth, at)
             m += 6
-        at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
-        if rows - m == 1:
-            _one(out, start, left, right, depth, at)
-        elif rows - m == 2:
-            _two(out, start, left, right, depth, at)
-        elif rows - m == 3:
-            _three(out, start, left, right, depth, at)
-        elif rows - m == 4:
+        if rows - m >= 4:
+            at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
             _four(out, start, left, right, depth, at)
-        elif rows - m == 5:
-            _five(out, start, left, right, depth, at)
+            m += 4
+        if rows - m >= 2:
+            at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
+            _two(out, start, left, right, depth, at)
+            m += 2
+        if rows > m:
+            at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
+            _one(out, start, left, right, depth, at)
         o, s, r = o + PANEL, s + PANEL, r + panel
