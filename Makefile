@@ -56,8 +56,7 @@ slow: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -q --timeout 0 -m slow
 
 docs: $(VENV)/.installed-test
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "written: build/site/index.html"
+	@$(BIN)/python docs/build_site.py
 
 learn: $(VENV)/.installed-all
 	@$(BIN)/python -m pytest -q -s --timeout 0 -m learn
