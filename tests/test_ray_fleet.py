@@ -44,15 +44,16 @@ def cluster():
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
         "RAY_raylet_start_wait_time_s": "60",
+        "RAY_agent_register_timeout_ms": "600000",
         "RAY_gcs_rpc_server_connect_timeout_s": "60",
     }  # the path, since actors must find the environments of the tests
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        head = dict(num_cpus=0, include_dashboard=False, object_store_memory=80 << 20)
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = Cluster()
         try:
-            cluster.workers = [add_node(cluster) for _ in range(2)]
+            add_node(cluster, num_cpus=0, include_dashboard=False)
+            cluster.workers = [add_node(cluster, **ROOM) for _ in range(2)]
             ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
             yield cluster
         finally:
@@ -60,11 +61,13 @@ def cluster():
             cluster.shutdown()
 
 
-def add_node(cluster):
-    # As little memory for objects as Ray allows.
-    settings = dict(num_cpus=2, resources={"slot": 2.0}, object_store_memory=80 << 20)
-    for _ in range(2):
-        with suppress(Exception):  # on a busy machine a node of Ray's gives up after 20 seconds, for good
+ROOM = dict(num_cpus=2, resources={"slot": 2.0})
+
+
+def add_node(cluster, **settings):
+    settings["object_store_memory"] = 80 << 20  # as little memory for objects as Ray allows
+    for _ in range(4):
+        with suppress(Exception):  # on a busy machine a node of Ray's gives up after half a minute, for good
             return cluster.add_node(**settings)
     return cluster.add_node(**settings)
 
@@ -111,7 +114,7 @@ def test_a_killed_actor_and_a_lost_node_change_nothing(cluster):
             number == 9
         ):  # whatever the lost actor had delivered is used up: it has been asked, and cannot answer
             tend(fleet, until=1)
-            cluster.workers.append(add_node(cluster))
+            cluster.workers.append(add_node(cluster, **ROOM))
 
     each_fills_a_node = dict(fleet="ray", ray_resources={"slot": 2.0})
     used, after, timing = watched(config_of(**each_fills_a_node, actor_timeout=60.0), disturb)
@@ -160,7 +163,7 @@ def test_without_any_node_the_run_waits_for_one(cluster):
             deadline = time.monotonic() + 5
             while time.monotonic() < deadline:
                 trainer.fleet._tend()
-            cluster.workers += [add_node(cluster), add_node(cluster)]
+            cluster.workers += [add_node(cluster, **ROOM), add_node(cluster, **ROOM)]
 
     used, after, timing = watched(config_of(**ON_NODES), disturb)
     assert used == expected and np.array_equal(weights, after) and timing["actor_restarts"] >= 2
@@ -178,7 +181,7 @@ def test_arrival_order_goes_on_while_a_node_is_away(cluster):
             tend(trainer.fleet, until=2)
         if number == 30:
             assert trainer.fleet.timing()["actors_alive"] == 2  # twenty batches without them
-            cluster.workers.append(add_node(cluster))
+            cluster.workers.append(add_node(cluster, **ROOM))
             tend(trainer.fleet, until=4)
 
     used, _, timing = watched(config, disturb, iterations=60)
