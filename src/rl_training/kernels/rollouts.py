@@ -14,7 +14,7 @@ import numpy as np
 from rl_training.compiling import njit
 from rl_training.dynamics.chance import below, normal, uniform
 from rl_training.dynamics.lanes import Led, advance
-from rl_training.kernels.layers import HEIGHT, forward
+from rl_training.kernels.layers import HEIGHT, OUTPUTS, forward
 
 CHOICE, NORMALS, BEST, SQUASHED = range(4)  # how actions are drawn from what a network puts out
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
@@ -167,7 +167,7 @@ def act(acting, line, action, chance):  # type: ignore[no-untyped-def]
 def roll(lanes, acting, scaling, chance, rolled):  # type: ignore[no-untyped-def]
     """T steps in all lanes; → how many episodes ended."""
     steps, count, numbers = rolled.action.shape
-    width, finished = acting.table[-1, 1], 0
+    width, finished = acting.table[-1, OUTPUTS], 0
     inputs = np.empty((count, width), np.float32)
     outputs = np.empty((count, acting.outputs), np.float32)
     taken, rows, cut = np.empty((count, numbers)), np.arange(count), np.empty(count, np.int64)
