@@ -304,3 +304,13 @@ def test_runs_of_every_kind_of_algorithm_compare(trained_run, tmp_path):
     }
     done = cli("compare", *runs, "--html", tmp_path / "c.html", "--png", tmp_path / "c.png")
     assert done.exit_code == 0, done.output
+
+
+def test_what_stands_around_an_environment_makes_another_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("runs/plain"), [10.0])  # of before there were layers
+    write_run(Path("runs/same"), [10.0], seed=2, frame_stack=1, wrappers=[], action_repeat=1, time_limit=None)
+    write_run(Path("runs/stacked"), [10.0], frame_stack=4)
+    compared = compare(find_runs([Path("runs")], warn=pytest.fail))
+    assert sorted(sum(len(group.runs) for group in groups) for groups in compared.tasks.values()) == [1, 2]
+    assert any("frame_stack" in task for task in compared.tasks)

@@ -124,7 +124,7 @@ class AgentLanes:
             paid: list[list[float]] = []
             over: list[list[bool]] = []
             for joint in zip(*actions[own], strict=True):
-                seen, rewards, terminated, truncated, _ = self._step(index, joint)
+                seen, rewards, terminated, truncated, _ = self._step(index, list(joint))
                 paid.append([float(reward) for reward in rewards])
                 over.append([bool(a or b) for a, b in zip(terminated, truncated, strict=True)])
                 if any(over[-1]):

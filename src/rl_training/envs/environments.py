@@ -79,7 +79,16 @@ class History:
 class Environments(Stateful):
     """B environments; `obs` is what to act on next, `step` acts, `finished` holds the episodes that ended."""
 
-    transient = ("lanes", "codec", "seed", "stream", "env_id", "info_metrics", "history", "started")
+    transient: tuple[str, ...] = (
+        "lanes",
+        "codec",
+        "seed",
+        "stream",
+        "env_id",
+        "info_metrics",
+        "history",
+        "started",
+    )
     transient += ("arguments", "made_with", "moves")
 
     def __init__(

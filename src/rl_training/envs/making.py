@@ -96,7 +96,7 @@ def maker_of_worlds(recipe: Recipe) -> Callable[[], Any] | None:
         make = maker_of(recipe.env_id) or maker_of_file(recipe.env_id)
         if make is None or (isinstance(make, type) and issubclass(make, gym.Env)):
             return None
-        made = make(**recipe.env_kwargs)
+        made: Any = make(**recipe.env_kwargs)
     except Exception:  # which is told where an environment of one agent is made
         return None
     if not has_agents(made):

@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from rl_training.data.batch import Batch
 from rl_training.data.collector import Collector, Cut
+from rl_training.envs.environments import Environments
 from rl_training.envs.making import make_environments
 from rl_training.fleet.weights import check, unpack
 from rl_training.registry import trainer_class
@@ -107,6 +108,9 @@ class Actor:
             columns = make_columns(obs, acted, num_steps, collector.environments.count)
         collector.columns = columns | {"obs": tree_map(lambda column: column[:-1], columns["obs"])}
         if request.arguments:
+            assert isinstance(
+                collector.environments, Environments
+            )  # compiled ones refuse arguments that move
             collector.environments.begin_with(request.arguments)
         cut = collector.gather(self.agent, num_steps)
         put_rows(columns["obs"], collector.environments.obs, num_steps)

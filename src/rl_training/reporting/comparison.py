@@ -29,6 +29,8 @@ from rl_training.settings.yaml import to_yaml
 from rl_training.terminal import printable_line
 
 TASK = ("env_id", "env_kwargs", "max_episode_steps")
+# What may stand around an environment, and makes another task of it; older runs have none of it.
+LAYERS: Mapping[str, object] = {"wrappers": [], "action_repeat": 1, "frame_stack": 1, "time_limit": None}
 # What changes nothing about what is learned.
 BESIDE_THE_POINT = (
     "seed",
@@ -152,7 +154,14 @@ def compare(
 
 
 def _task(record: Record) -> str:
-    return to_yaml([record.config.get(name) for name in TASK])
+    return to_yaml(_made(record))
+
+
+def _made(record: Record) -> list[Any]:
+    """What a run's environment is made from, with what stands around it."""
+    layers = {name: record.config.get(name, plain) for name, plain in LAYERS.items()}
+    around = {name: value for name, value in layers.items() if value != LAYERS[name]}
+    return [*(record.config.get(name) for name in TASK), *([around] if around else [])]
 
 
 def _task_names(records: Sequence[Record]) -> dict[str, str]:
@@ -162,7 +171,7 @@ def _task_names(records: Sequence[Record]) -> dict[str, str]:
         made.setdefault(record.config["env_id"], set()).add(_task(record))
     names = {}
     for record in records:
-        env_id, rest = record.config["env_id"], [record.config.get(name) for name in TASK[1:]]
+        env_id, rest = record.config["env_id"], _made(record)[1:]
         several = len(made[env_id]) > 1
         names[_task(record)] = f"{env_id} {' '.join(to_yaml(part) for part in rest)}" if several else env_id
     return names
