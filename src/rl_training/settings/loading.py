@@ -110,13 +110,14 @@ def located(error: ConfigError, source: str | os.PathLike[str], overrides: Seque
     """A refusal that came after reading, such as that of an unknown environment, with the place of its entry."""
     if not error.path:
         return error
-    layers: list[Layer] = [*_read_layers(_find(os.fspath(source), Path()), ()), _read_overrides(overrides)]
+    layers = [*_read_layers(_find(os.fspath(source), Path()), ()), _read_overrides(overrides)]
     config_class = _config_class(layers)
     for layer in reversed(layers):
         written = fields_of(config_class, layer.values)
         if error.path[0] in written:
             key = written[str(error.path[0])]
-            return layer.refuse(FieldError(str(error), (key, *error.path[1:])))
+            placed: ConfigError = layer.refuse(FieldError(str(error), (key, *error.path[1:])))
+            return placed
     return error
 
 
