@@ -138,7 +138,7 @@ def test_the_page_of_a_verb_shows_it(verb: str) -> None:
     ],
 )
 def test_the_examples_are_those_on_the_pages(page: str, example: str) -> None:
-    (shown,) = blocks(TEXTS[page], "python")
+    shown = blocks(TEXTS[page], "python")[0]
     assert shown == (ROOT / "examples" / f"{example}.py").read_text("utf-8")
 
 
