@@ -27,7 +27,7 @@ def play(environments: Environments | CompiledEnvironments, actions: np.ndarray)
 
 def main(settings: dict[str, Any]) -> None:
     count, seed = settings["num_envs"], settings["seed"]
-    config = load_config({"algo": "ppo", "env_id": settings["env_id"], "seed": seed})
+    config = load_config({"algo": "ppo", "env_id": settings["env_id"], "seed": seed, "vectorization": "sync"})
     environments = make_environments(config, count, seed, "train")
     choices = environments.lanes.action_space.n  # type: ignore[attr-defined]
     actions = np.random.default_rng(seed).integers(choices, size=(settings["steps"] // count, count))

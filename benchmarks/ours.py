@@ -20,6 +20,8 @@ PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "numba")
 
 
 def main(settings: dict[str, Any]) -> None:
+    # Peers in Python step Gymnasium's own environments, so do we unless a row says otherwise.
+    settings["config"] = {"vectorization": "sync"} | settings["config"]
     config = load_config(settings["config"])
     with tempfile.TemporaryDirectory() as folder:
         train(

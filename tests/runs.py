@@ -535,7 +535,8 @@ def network_of(agent: Any) -> Any:
 
 
 def small_config(name: str, **changes: Any) -> Any:
-    return load_config(CADENCES | (RUNS | OWN)[name] | changes)
+    """A small run; in Gymnasium's own environments, unless it says otherwise."""
+    return load_config(dict(vectorization="sync") | CADENCES | (RUNS | OWN)[name] | changes)
 
 
 LOOKS = 8  # times that a training is asked for what it shall learn

@@ -501,7 +501,7 @@ def test_describe() -> None:
     assert rows["target_kl"].default == "none"
     assert rows["env_id"].default == "required"
     assert rows["hidden_sizes"].type == "list of whole numbers"
-    assert rows["vectorization"].type == "sync, async or compiled"
+    assert rows["vectorization"].type == "auto, sync, async or compiled"
     assert not rows["vectorization"].knob
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -38,12 +37,22 @@ class Policy(Protocol):
         """The values of raw observations [N, ...] → [N], where the policy has a critic."""
 
 
+class Rollouts(Protocol):
+    """A policy and environments that take T steps in one call."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether they can now."""
+
+    def __call__(self, num_steps: int) -> Batch | None:
+        """The columns of T steps in all environments, `next_value` among them; None where they cannot now."""
+
+
 class RolloutPolicy(Policy, Protocol):
     """What the collector needs besides."""
 
-    def whole_rollouts(self, environments: AnyEnvironments) -> Callable[[int], Batch | None] | None:
-        """A function that takes T steps in all environments at once and returns their columns, `next_value` among
-        them, or None where it cannot now; None where it never can."""
+    def whole_rollouts(self, environments: AnyEnvironments) -> Rollouts | None:
+        """What takes all steps in one call; None where nothing can."""
 
 
 class Cut(NamedTuple):

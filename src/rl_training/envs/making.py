@@ -48,10 +48,10 @@ def make_environments(
     those of the environments that they stand for.
     """
     training = stream == "train"
+    if config.vectorization in ("auto", "compiled"):
+        config = with_lanes(config) if training else config.model_copy(update={"vectorization": "sync"})
     if config.vectorization == "compiled":
-        if training:
-            return make_compiled(config, count, seed, stream)
-        config = config.model_copy(update={"vectorization": "sync"})
+        return make_compiled(config, count, seed, stream)
     recipe = Recipe.of(config)
     if is_atari(config.env_id):
         refuse_layers_on_atari(config)
@@ -126,6 +126,26 @@ def make_agent_lanes(config: Config, make: Callable[[], Any], count: int, traini
             ("num_envs",),
         )
     return lanes
+
+
+def with_lanes(config: Config) -> Config:
+    """The config with a `vectorization` in the place of `auto`: compiled where all its environments are."""
+    if config.vectorization != "auto":
+        return config
+    parts = [config.of_task(name) for name in config.tasks] or [config]
+    chosen = "compiled" if all(compiles(part) for part in parts) else "sync"
+    return config.model_copy(update={"vectorization": chosen})
+
+
+def compiles(config: Config) -> bool:
+    """Whether there are compiled environments that are equal to the one that a config names."""
+    if is_atari(config.env_id) or asks_for_more(config) or config.env_kwargs:
+        return False
+    try:
+        with closing(make_env(config.env_id, {}, config.max_episode_steps)) as env:
+            return isinstance(compiled_dynamics(env, {}), Dynamics)
+    except ConfigError:  # which whoever makes it to train in will say, with its place
+        return False
 
 
 def make_compiled(config: Config, count: int, seed: int, stream: str) -> CompiledEnvironments:

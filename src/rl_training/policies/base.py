@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
-from rl_training.data.batch import Batch
-from rl_training.data.collector import Carry
+from rl_training.data.collector import Carry, Rollouts
 from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.compiled import AnyEnvironments
 from rl_training.kernels.acting import SmallNetwork
@@ -36,7 +34,7 @@ class NetworkPolicy(Stateful):
         """The part of the carry that acting alone needs."""
         return carry
 
-    def whole_rollouts(self, environments: AnyEnvironments) -> Callable[[int], Batch | None] | None:
+    def whole_rollouts(self, environments: AnyEnvironments) -> Rollouts | None:
         """Rollouts in one call of compiled code, for policies that have them."""
         return None
 

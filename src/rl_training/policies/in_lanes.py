@@ -42,6 +42,11 @@ class WholeRollouts:
         single = policy.device.type == "cpu" and policy.precision == "fp32"
         return cls(policy, environments) if known and single else None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the network is of dense layers now."""
+        return self._layers() is not None
+
     def __call__(self, num_steps: int) -> Batch | None:
         """The columns of T steps in all lanes, valid until the next ones, with `next_value` among them."""
         layers = self._layers()

@@ -21,8 +21,11 @@ from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
 from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.updates import COMPILED
 from rl_training.settings.families import ActorLearnerConfig, OnPolicyConfig
 from rl_training.trees import tree_map
+
+ROLLOUTS = "rollouts"  # what the record of paths calls them
 
 
 def policy_settings(config: OnPolicyConfig | ActorLearnerConfig) -> dict[str, Any]:
@@ -66,6 +69,15 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
     def network_settings(cls, config: OnPolicyT) -> dict[str, Any]:
         """What the policy and its network are built from, besides the spaces."""
         return policy_settings(config)
+
+    def paths(self) -> dict[str, str]:
+        whole = self.collector.whole
+        return super().paths() | {ROLLOUTS: COMPILED if whole is not None and whole.is_ready else "python"}
+
+    def keep_to(self, paths: Mapping[str, str]) -> None:
+        super().keep_to(paths)
+        if paths.get(ROLLOUTS) != COMPILED:
+            self.collector.whole = None
 
     def collect(self) -> tuple[Rollout, Metrics]:
         """A rollout [T, B] of the current policy, and the iteration's metrics with the episodes that ended."""

@@ -19,7 +19,7 @@ from rl_training.allocator import keep_freed_memory
 from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
-from rl_training.envs.making import environment_protocol, sees_pictures
+from rl_training.envs.making import environment_protocol, sees_pictures, with_lanes
 from rl_training.envs.spaces import action_codec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.envs.wrappers import as_dict
@@ -32,6 +32,7 @@ from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.engine import Engine, Result, is_over
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.observers import Observer, Watch
+from rl_training.runtime.on_policy import ROLLOUTS
 from rl_training.runtime.trainer import Trainer, as_seen, default_threads
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
@@ -108,14 +109,14 @@ def train_until_stopped(
     """
     display = display or QuietDisplay()
     written = config if isinstance(config, Config) else load_config(config)
-    config = with_picture_defaults(written, sees_pictures)
+    config = with_lanes(with_picture_defaults(written, sees_pictures))
     watch, trainer = Watch(config), make_trainer(config)
     threads = threads_of(config, trainer)
     run = RunDirectory.create(run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}")
     with run.lock():
         with begin_run(run, config, threads, trainer.paths()):
             pass
-        if told := difference(written, config):
+        for told in filter(None, (difference(written, config), lanes_line(written, config))):
             display.message(told)
         for text in idle_knobs(config):
             display.warning(text)
@@ -151,6 +152,11 @@ def begin_run(
         raise StorageError(
             f"cannot write to {run.path}: {error.strerror}; nothing was trained yet"
         ) from error
+
+
+def lanes_line(written: Config, config: Config) -> str:
+    """Which environments `vectorization: auto` has become, in words."""
+    return f"environments: {config.vectorization}" if written.vectorization == "auto" else ""
 
 
 def threads_of(config: Config, trainer: Trainer) -> int:
@@ -440,13 +446,15 @@ def keep_to_paths(trainer: Trainer, manifest: Mapping[str, Any], run: RunDirecto
         for name, update in trainer.choices().items()
         if made.get(name) == COMPILED != update.path
     ]
+    if made.get(ROLLOUTS) == COMPILED != trainer.paths().get(ROLLOUTS):
+        lost.append("rollouts step by step, of a network that is not of dense layers alone")
     if COMPILED in made.values() and made.get("kernels") != REVISION:
         lost.append(f"revision {REVISION} of compiled code, not {made.get('kernels')}")
     if lost:
         trainer.close()
         command = shlex.join(["rl-training", "fork", str(run.path), "compiled_updates=false"])
         raise RunError(
-            f"{run.path}: its updates were compiled, here they would be: {lost[0]}; resume it where it began, "
+            f"{run.path}: it ran in compiled code, here that would be: {lost[0]}; resume it where it began, "
             f"or fork it: {command}"
         )
     trainer.keep_to(made)

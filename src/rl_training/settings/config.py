@@ -91,8 +91,8 @@ class Config(BaseModel, metaclass=ConfigMeta):
     time_limit: int | None = field(
         None, "Time limit of an episode in actions of the policy, after wrappers and action repeat.", ge=1
     )
-    vectorization: Literal["sync", "async", "compiled"] = field(
-        "sync", "Where environments run: sync in this process, async in one process each, or compiled."
+    vectorization: Literal["auto", "sync", "async", "compiled"] = field(
+        "auto", "Environments: sync in this process, async in one each, or compiled; auto: compiled or sync."
     )
     env_timeout: float | None = field(
         300.0, "Seconds without a reply until an async environment counts as hung; none: never.", gt=0

@@ -25,7 +25,7 @@ from rl_training.trust import Foreign, refusal
 
 MAX_EXTENDS = 10
 # Fields that the first runs did not have, and what those runs did.
-YOUNGER = {"eval_sample": False, "small_pictures": False, "compiled_updates": False}
+YOUNGER = {"eval_sample": False, "small_pictures": False, "compiled_updates": False, "vectorization": "sync"}
 
 
 class Layer(NamedTuple):

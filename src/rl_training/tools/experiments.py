@@ -18,7 +18,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.envs.making import sees_pictures
+from rl_training.envs.making import sees_pictures, with_lanes
 from rl_training.errors import (
     CheckpointError,
     ConfigError,
@@ -107,11 +107,16 @@ def train_seeds(
     display: SeedsDisplay,
 ) -> Experiment:
     """Train every seed to its end, `jobs` at a time, in the experiment of this config."""
-    written, config = config, with_picture_defaults(config, sees_pictures)
+    written, config = config, with_lanes(with_picture_defaults(config, sees_pictures))
     # What is wrong with a config or an environment leaves nothing behind.
     trainer = workflows.make_trainer(config)
     trainer.close()
-    first_lines = [difference(written, config), *trainer.encoders(), *rounded_up(config)]
+    first_lines = [
+        difference(written, config),
+        workflows.lanes_line(written, config),
+        *trainer.encoders(),
+        *rounded_up(config),
+    ]
     path = open_experiment(config, run_dir)
     config = as_begun(config, {"seed": config.seed, **(_identity(path) or {})})
     runs = [SeedRun(seed, path / f"s{seed}") for seed in seeds]

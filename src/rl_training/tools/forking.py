@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rl_training.envs.making import with_lanes
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.registry import require_algorithm
@@ -86,8 +87,9 @@ def fork_until_stopped(
         refuse_changed_config(old, saved_config(tree["policy"]), parent, path.name)
         step = int(tree["progress"]["steps"])
     config = load_run_config(parent.config_path, overrides)
+    refuse_untrusted(config, trust, own=_changes(old, config))
+    config = with_lanes(config)
     changes = _changes(old, config)
-    refuse_untrusted(config, trust, own=changes)
     refuse_changed_config(old, begun_with(parent, manifest), parent, "manifest.json")
     threads, _ = check_manifest(manifest, old, display)
     _refuse_what_cannot_change(config, changes, step, path, STOPPED in tree["progress"]["latest"])

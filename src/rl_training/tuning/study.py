@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rl_training.envs.making import sees_pictures
+from rl_training.envs.making import sees_pictures, with_lanes
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
 from rl_training.extras import require_extra
@@ -67,7 +67,7 @@ def begin_study(
     """Make the directory of a new study; all that is wrong with its parts is said before."""
     refuse_to_train_in_an_import()
     require_extra("tune", "tune")
-    config = with_picture_defaults(config, sees_pictures)
+    config = with_lanes(with_picture_defaults(config, sees_pictures))
     read_space(space, config)
     run = RunDirectory.create(
         run_dir, default_name=f"tune-{config.algo_name}-{config.env_name}-s{config.seed}"

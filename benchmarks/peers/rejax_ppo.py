@@ -1,0 +1,81 @@
+"""One training run of rejax's PPO, the whole loop jitted, in its environment.
+
+    python -m benchmarks.peers.rejax_ppo '{"env_id": "CartPole-v1", "num_envs": 4, "arguments": {...}, ...}'
+
+Settings: `env_id`, `num_envs`, `arguments` of the algorithm, `learning_rate` (falls to 0 over the run), `warm_up`,
+`steps`, `seed`, `episodes`. The training is compiled before it is measured; what that takes is `compile_seconds`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+import gymnasium
+import jax
+import numpy as np
+import optax
+import rejax
+from jax import numpy as jnp
+
+from benchmarks.meter import measured, report
+
+PACKAGES = ("jax", "rejax", "gymnax", "flax", "optax", "numpy")
+
+
+def make(settings: dict[str, Any], steps: int) -> Any:
+    """The algorithm, with as many whole iterations as the steps ask for, and without evaluations."""
+    arguments, count = dict(settings["arguments"]), settings["num_envs"]
+    per_iteration = count * arguments["num_steps"]
+    iterations = -(-steps // per_iteration)
+    updates = iterations * arguments["num_epochs"] * arguments["num_minibatches"]
+    algorithm = rejax.get_algo("ppo").create(
+        env=settings["env_id"],
+        num_envs=count,
+        total_timesteps=iterations * per_iteration,
+        eval_freq=iterations * per_iteration,
+        skip_initial_evaluation=True,
+        learning_rate=optax.linear_schedule(settings["learning_rate"], 0.0, updates),
+        **arguments,
+    )
+    return algorithm.replace(eval_callback=lambda algorithm, state, key: jnp.zeros(()))
+
+
+def score(algorithm: Any, state: Any, settings: dict[str, Any]) -> float:
+    """The mean return of greedy episodes in Gymnasium's environment."""
+    count = settings["episodes"]
+
+    @jax.jit
+    def act(obs: Any) -> Any:
+        logits = algorithm.actor.apply(state.actor_ts.params, obs, method="_action_dist").logits
+        return logits.argmax(-1)
+
+    envs = gymnasium.make_vec(settings["env_id"], num_envs=count, vectorization_mode="sync")
+    obs, _ = envs.reset(seed=1000 + settings["seed"])
+    returns, going = np.zeros(count), np.ones(count, bool)
+    while going.any():
+        obs, reward, terminated, truncated, _ = envs.step(np.asarray(act(jnp.asarray(obs))))
+        returns += reward * going
+        going &= ~(terminated | truncated)
+    return float(returns.mean())
+
+
+def main(settings: dict[str, Any]) -> None:
+    algorithm = make(settings, settings["steps"])
+    key = jax.random.PRNGKey(settings["seed"])
+    began = time.process_time()
+    train = jax.jit(algorithm.train).lower(key).compile()
+    compiling = time.process_time() - began
+    (state, _), cost = measured(lambda: jax.block_until_ready(train(key)))
+    found = score(algorithm, state, settings) if settings["episodes"] else None
+    report(algorithm.total_timesteps, cost, PACKAGES, score=found, compile_seconds=compiling)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
