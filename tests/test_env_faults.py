@@ -23,7 +23,7 @@ from rl_training.envs import making, trial, worker_lanes
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import LocalLanes
 from rl_training.envs.layers import Recipe
-from rl_training.envs.making import make_env, make_environments, make_lanes
+from rl_training.envs.making import make_env, make_environments, make_lanes, make_whole
 from rl_training.errors import ConfigError, Elsewhere, EnvironmentFault, NonFiniteError, RunError
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.processes import ensure_fork_server
@@ -441,9 +441,9 @@ def test_an_environment_that_is_slow_to_make_is_made_once_and_looked_at_all_the_
 
     def make(*arguments):
         clock[0] += 10 * trial.SECONDS
-        return make_env(*arguments)
+        return make_whole(*arguments)
 
-    monkeypatch.setattr(making, "make_env", make)
+    monkeypatch.setattr(making, "make_whole", make)
     monkeypatch.setattr(trial.time, "process_time", lambda: clock[0])
     with pytest.warns(UserWarning, match="far outside"):
         making.try_out(config_of("FarOutside"))
@@ -460,12 +460,12 @@ def test_environments_that_are_tried_out_are_closed_whatever_is_found(monkeypatc
     made, closed = [], []
 
     def make(*arguments):
-        env = make_env(*arguments)
+        env = make_whole(*arguments)
         env.close = lambda: closed.append(env)
         made.append(env)
         return env
 
-    monkeypatch.setattr(making, "make_env", make)
+    monkeypatch.setattr(making, "make_whole", make)
     with pytest.warns(UserWarning, match="could not be resumed"):
         making.try_out(config_of("Counter"))
     assert len(made) == 2 and sorted(map(id, closed)) == sorted(map(id, made))

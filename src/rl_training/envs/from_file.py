@@ -51,7 +51,7 @@ def maker_of(env_id: str) -> Callable[..., Any] | None:
     if env_id.startswith(GIVEN):
         return _maker_of_given(env_id)
     match = CALLABLE.fullmatch(env_id)
-    if match is None:
+    if match is None or FILE.fullmatch(env_id):  # a file is never imported by its name
         return None
     module = import_module(match["module"])
     made = None if match["name"] in gym.registry else getattr(module, match["name"], None)

@@ -18,7 +18,7 @@ class Hint(NamedTuple):
 _NETWORK = Hint(
     ("hidden_sizes",), "the network follows from the observation; see activation and image_encoder too"
 )
-_ATARI = ("frame_stack", "frame_skip", "noop_max", "terminal_on_life_loss", "sticky_actions")
+_ATARI = ("frame_skip", "noop_max", "terminal_on_life_loss", "sticky_actions")
 _EPSILON = Hint(
     ("epsilon",), "epsilon_schedule: {type: linear, start: 1.0, end: 0.05, steps: N} lets it fall"
 )
