@@ -65,19 +65,13 @@ def explained_variance(prediction: Tensor, target: Tensor) -> float:
 
 
 @njit()
-def _variance(numbers):  # type: ignore[no-untyped-def]
-    """As np.var sums it up, which takes half a second to compile."""
-    total = squares = 0.0
-    for number in numbers:
-        total += number
-    mean = total / len(numbers)
-    for number in numbers:
-        squares += (number - mean) * (number - mean)
-    return squares / len(numbers)
-
-
-@njit()
 def _explained_variance(prediction, target):  # type: ignore[no-untyped-def]
     # Twice over the data: a difference of means of squares would lose what little is left at the end.
-    spread = _variance(target.astype(np.float64))
-    return 1.0 - _variance(target.astype(np.float64) - prediction) / spread if spread > 0 else 0.0
+    rows, total, missed, spread, left = len(target), 0.0, 0.0, 0.0, 0.0
+    for i in range(rows):
+        total += np.float64(target[i])
+        missed += np.float64(target[i]) - prediction[i]
+    for i in range(rows):
+        spread += (np.float64(target[i]) - total / rows) ** 2
+        left += (np.float64(target[i]) - prediction[i] - missed / rows) ** 2
+    return 1.0 - (left / rows) / (spread / rows) if spread > 0 else 0.0

@@ -25,6 +25,8 @@ ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2}
 # What lets the compiler sum in vector registers; NaN and infinity keep their meaning.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 
+SILENCE = np.zeros((0, 0))  # no noise, of the same type: for another one numba would compile again
+
 Layers = tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
 
 
@@ -65,7 +67,7 @@ class SmallActorCritic:
 
     def act(self, obs: np.ndarray, explore: bool) -> dict[str, np.ndarray]:
         """Observations [B, ...] → `action`, `log_prob` and `value` [B, ...]."""
-        rows, shape, noise = self._rows(obs), (len(obs), self.outputs), None
+        rows, shape, noise = self._rows(obs), (len(obs), self.outputs), SILENCE
         if self.log_std is None:
             if explore:
                 noise = np.random.standard_exponential(shape)
@@ -210,7 +212,7 @@ def _act_categorical(rows, actor, critic, activation, noise):  # type: ignore[no
         for j in range(logits.shape[1]):
             total += math.exp(logits[i, j] - top)
             score = np.float64(logits[i, j])
-            if noise is not None:
+            if len(noise):
                 score -= math.log(noise[i, j])
             if score > highest:
                 best, highest = j, score
@@ -229,7 +231,7 @@ def _act_gaussian(rows, actor, critic, activation, log_std, noise):  # type: ign
         total = 0.0
         for j in range(mean.shape[1]):
             total -= log_std[j] + 0.5 * math.log(2 * math.pi)
-            if noise is not None:
+            if len(noise):
                 action[i, j] += math.exp(log_std[j]) * noise[i, j]
                 total -= 0.5 * noise[i, j] ** 2
         log_prob[i] = total
