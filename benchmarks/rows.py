@@ -82,7 +82,68 @@ RLLIB: dict[str, dict[str, Any]] = {
     }.items()
 }
 
+REJAX = dict(
+    env_id="CartPole-v1",
+    learning_rate=2.5e-4,
+    arguments=dict(
+        num_steps=128,
+        num_epochs=4,
+        num_minibatches=4,
+        gamma=0.99,
+        gae_lambda=0.95,
+        clip_eps=0.2,
+        ent_coef=0.0,
+        vf_coef=0.5,
+        max_grad_norm=0.5,  # of each number; ours is of the whole gradient
+        agent_kwargs=dict(activation="tanh", hidden_layer_sizes=[64, 64]),
+    ),
+)
+
+
+SBX = dict(
+    arguments=dict(
+        n_steps=128,
+        batch_size=128,
+        n_epochs=4,
+        learning_rate=2.5e-4,
+        gamma=0.99,
+        gae_lambda=0.95,
+        clip_range=0.2,
+        ent_coef=0.0,
+        vf_coef=0.25,  # of a squared error that ours halves
+        max_grad_norm=0.5,
+    ),
+    linear=["learning_rate"],
+)
+
+
+def against_rejax(num_envs: int, required: float) -> Comparison:
+    """PPO in compiled environments against a whole loop in JAX."""
+    return Comparison(
+        name=f"ppo-cartpole-compiled-{num_envs}",
+        title=f"PPO on CartPole-v1 in {num_envs} compiled environments × 128 steps, 4 minibatches, 4 epochs, two nets "
+        "of 64-64 tanh units, against rejax, which jits its whole loop. Compilation is counted on neither side.",
+        steps=100_000,
+        required=required,
+        config=PPO_CARTPOLE | dict(num_envs=num_envs, vectorization="compiled"),
+        peer=Peer("rejax", REJAX | dict(num_envs=num_envs), "benchmarks.peers.rejax_ppo"),
+        warm_up=2 * 128 * num_envs,
+    )
+
+
 ALL: list[Row] = [
+    Comparison(
+        name="ppo-cartpole-sbx",
+        title="PPO on CartPole-v1 in 4 compiled environments, as in `ppo-cartpole-compiled-4`, against sbx-rl, whose "
+        "updates are jitted and whose environments are those of Gymnasium. It compiles for each model, which is counted.",
+        steps=100_000,
+        config=PPO_CARTPOLE | dict(vectorization="compiled"),
+        peer=Peer("sbx-rl", dict(package="sbx", algorithm="PPO", env_id="CartPole-v1", num_envs=4, **SBX)),
+    ),
+    against_rejax(4, 1.15),
+    against_rejax(16, 1.3),
+    against_rejax(64, 1.3),
+    against_rejax(256, 1.0),
     Comparison(
         name="ppo-cartpole",
         title="PPO on CartPole-v1: 4 environments × 128 steps, 4 minibatches, 4 epochs, two nets of 64-64 tanh units.",

@@ -13,6 +13,7 @@ from runs import iterated
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.algorithms.dqn import dueling, q_loss, q_target
+from rl_training.envs.making import with_lanes
 from rl_training.errors import ConfigError
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Controls, resolve
@@ -168,7 +169,7 @@ def test_epsilon_schedule_is_applied_and_logged(spelling: str, tmp_path: Any) ->
     for line in training_lines(result):
         assert line["epsilon"] == resolve("epsilon", config, line["step"])
     assert result.metrics["epsilon"] == 0.1
-    assert load_config(tmp_path / "run" / "config.yaml") == config
+    assert load_config(tmp_path / "run" / "config.yaml") == with_lanes(config)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from runs import assert_learned, iterated, received
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
+from rl_training.envs.making import with_lanes
 from rl_training.errors import ConfigError
 from rl_training.runtime import sac_trainer
 from rl_training.runtime.controls import Controls, resolve, resolve_entropy_coefficient
@@ -79,7 +80,7 @@ def test_ent_coef_schedule_is_applied_and_logged(spelling: str, tmp_path: Any, m
         assert line["ent_coef"] == resolve_entropy_coefficient(config, step=line["step"])
     expected = [resolve_entropy_coefficient(config, step=step) for step in range(50, 301)]
     assert used == {"soft_target": expected, "actor_loss": expected}
-    assert load_config(tmp_path / "run" / "config.yaml") == config
+    assert load_config(tmp_path / "run" / "config.yaml") == with_lanes(config)
 
 
 @pytest.mark.parametrize("knob", ["learning_rate", "tau", "replay_ratio", "gamma"])

@@ -1,4 +1,4 @@
-"""One training run of Stable-Baselines3 or sb3-contrib, in their environment.
+"""One training run of Stable-Baselines3, sb3-contrib or sbx-rl, in their environment.
 
     python -m benchmarks.peers.sb3 '{"algorithm": "PPO", "env_id": "CartPole-v1", "num_envs": 4, ...}'
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
 from benchmarks.meter import measured, report
 
-PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib")
+PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "sbx-rl", "jax")
 EVALUATION_ENVS = 8
 
 
@@ -70,7 +70,11 @@ def main(settings: dict[str, Any]) -> None:
     if settings["episodes"]:
         envs = make_envs(settings, min(EVALUATION_ENVS, settings["episodes"]), 1000 + settings["seed"])
         score = float(evaluate_policy(model, envs, settings["episodes"], deterministic=True)[0])
-    report(model.num_timesteps, cost, PACKAGES, score=score)
+    report(model.num_timesteps, cost, tuple(filter(is_installed, PACKAGES)), score=score)
+
+
+def is_installed(package: str) -> bool:
+    return any(True for _ in metadata.distributions(name=package))
 
 
 if __name__ == "__main__":
