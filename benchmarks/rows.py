@@ -135,7 +135,7 @@ ALL: list[Row] = [
     Comparison(
         name="ppo-cartpole-sbx",
         title="PPO on CartPole-v1 in 4 compiled environments, as in `ppo-cartpole-compiled-4`, against sbx-rl, whose "
-        "updates are jitted and whose environments are those of Gymnasium. It compiles for each model, which is counted.",
+        "updates are jitted and whose environments are Gymnasium's own. Its compilation is counted.",
         steps=100_000,
         config=PPO_CARTPOLE | dict(vectorization="compiled"),
         peer=Peer("sbx-rl", dict(package="sbx", algorithm="PPO", env_id="CartPole-v1", num_envs=4, **SBX)),
