@@ -182,6 +182,15 @@ def test_decisions_are_made_by_the_lines_of_the_log(tmp_path):
     assert rates[192] == 0.001 and rates[224] == 0.0005 and rates[320] == 0.0005
 
 
+def test_a_metric_that_never_comes_is_said(tmp_path, capsys):
+    schedule = {"type": "plateau", "metric": "epsiode_return"}
+    train(config_of(learning_rate_schedule=schedule), run_dir=tmp_path / "run")
+    assert (
+        "learning_rate: no line of metrics.jsonl had epsiode_return, so it stayed" in capsys.readouterr().err
+    )
+    assert Controls.of(config_of()).unheard() == []
+
+
 def test_a_forged_decision_is_refused():
     controls = Controls.of(config_of(learning_rate_schedule={"type": "plateau", "metric": "m"}))
     for forged in (

@@ -345,6 +345,14 @@ class Controls:
         """Knob -> metric of those that are decided in the run."""
         return {name: schedule.metric for name, schedule in self._decided.items()}
 
+    def unheard(self) -> list[str]:
+        """A warning for each knob whose metric no line of the log had."""
+        return [
+            f"{name}: no line of metrics.jsonl had {schedule.metric}, so it stayed at {schedule.start:g}"
+            for name, schedule in self._decided.items()
+            if self._standing[name].best is None
+        ]
+
     def state(self) -> dict[str, dict[str, Any]]:
         """What was decided so far, for a checkpoint."""
         return {name: standing._asdict() for name, standing in self._standing.items()}

@@ -174,6 +174,8 @@ class Engine:
                     self._tell()
                 while not progress.is_over(total) and stop.number is None:
                     self._iterate()
+                for text in self.controls.unheard() if progress.is_over(total) else ():
+                    self.display.warning(text)
                 self._refuse_lost_directory()
                 if progress.done_at["checkpoint"] != progress.steps or not self._is_saved():
                     self._checkpoint()  # a signal came between two checkpoints, or someone removed the last one

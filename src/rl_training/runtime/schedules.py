@@ -169,7 +169,7 @@ class Standing(NamedTuple):
     """Where a schedule that is decided in the run stands: its value, and what its decisions are made from."""
 
     value: float
-    best: float | None = None
+    best: float | None = None  # of the metric's values; for a divergence the newest. None: none came yet
     waited: int = 0  # values in a row that did not beat the best
 
 
@@ -232,7 +232,7 @@ class KLAdaptive(NamedTuple):
             value = max(value / self.factor, self.low)
         elif number < self.target / 2:
             value = min(value * self.factor, self.high)
-        return standing._replace(value=value)
+        return standing._replace(value=value, best=number)
 
 
 DECIDED = (Plateau, KLAdaptive)
