@@ -92,7 +92,9 @@ def poison() -> Any:
 def test_the_environments_reward_changes_nothing_but_the_true_return(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poison: Any
 ) -> None:
-    config = GAILConfig(**SMALL | settings | dict(max_episode_steps=60, normalize_observations=True))
+    # The poisoned environment is a Python one, so its twin is.
+    plain = dict(vectorization="sync", max_episode_steps=60, normalize_observations=True)
+    config = GAILConfig(**SMALL | settings | plain)
     clean = train_gail(config, run_dir=tmp_path / "clean")
     monkeypatch.setattr("rl_training.runtime.gail_trainer.check_fit", lambda *_: None)  # it is another env_id
     poisoned = config.model_copy(update={"env_id": f"poison/{config.env_id}"})

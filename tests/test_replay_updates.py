@@ -22,7 +22,7 @@ from rl_training.state.seeding import seed_everything
 TINY: dict[str, Any] = dict(
     total_timesteps=1000, num_envs=2, hidden_sizes=[6], buffer_size=400, batch_size=8, learning_rate=0.01
 )
-REPLAY = TINY | dict(learning_starts=20, replay_ratio=0.5, normalize_observations=True)
+REPLAY = TINY | dict(vectorization="sync", learning_starts=20, replay_ratio=0.5, normalize_observations=True)
 TOLERANCE = dict(rel=2e-3, abs=1e-5)
 
 

@@ -35,7 +35,7 @@ from rl_training.processes import SIGNALS, end_with_the_parent, ensure_fork_serv
 from rl_training.runtime import workflows
 from rl_training.runtime.engine import rounded_up, stop_signals
 from rl_training.settings.config import Config
-from rl_training.settings.loading import as_begun, load_config, load_run_config
+from rl_training.settings.loading import YOUNGER, as_begun, load_config, load_run_config
 from rl_training.settings.picture_defaults import difference, with_picture_defaults
 from rl_training.state import checkpoints, files
 from rl_training.state.run_directory import RunDirectory, changed_keys, directory_name
@@ -107,18 +107,19 @@ def train_seeds(
     display: SeedsDisplay,
 ) -> Experiment:
     """Train every seed to its end, `jobs` at a time, in the experiment of this config."""
-    written, config = config, with_lanes(with_picture_defaults(config, sees_pictures))
+    written, config = config, with_picture_defaults(config, sees_pictures)
     # What is wrong with a config or an environment leaves nothing behind.
     trainer = workflows.make_trainer(config)
     trainer.close()
     first_lines = [
         difference(written, config),
-        workflows.lanes_line(written, config),
         *trainer.encoders(),
         *rounded_up(config),
     ]
     path = open_experiment(config, run_dir)
-    config = as_begun(config, {"seed": config.seed, **(_identity(path) or {})})
+    identity = {"seed": config.seed, **(_identity(path) or {})}
+    config = as_begun(in_its_lanes(config, identity), identity)
+    first_lines.insert(1, workflows.lanes_line(written, config))
     runs = [SeedRun(seed, path / f"s{seed}") for seed in seeds]
     experiment = Experiment(path, config, runs)
     for run in runs:
@@ -137,7 +138,9 @@ def train_seeds(
 
 def open_experiment(config: Config, run_dir: Path | None) -> Path:
     """The directory of this config's experiment: the one it has already, or a new one."""
-    mine = {name: value for name, value in config.model_dump(mode="json").items() if name != "seed"}
+    mine = {
+        name: value for name, value in with_lanes(config).model_dump(mode="json").items() if name != "seed"
+    }
     if run_dir is not None:
         theirs = _identity(run_dir)
         if theirs is not None and (changed := _differences(run_dir, theirs, config)):
@@ -185,7 +188,16 @@ def _differences(path: Path, theirs: Mapping[str, object], config: Config) -> li
         there = workflows.saved_config({"config": theirs}).model_dump(mode="json")
     except (ConfigError, CheckpointError) as error:
         raise RunError(f"{path / IDENTITY}: damaged ({one_line(error)})") from error
-    return changed_keys(as_begun(config, theirs).model_dump(mode="json"), there)
+    return changed_keys(as_begun(in_its_lanes(config, theirs), theirs).model_dump(mode="json"), there)
+
+
+def in_its_lanes(config: Config, identity: Mapping[str, object]) -> Config:
+    """The config with the environments that an experiment began with, where they are left to `auto`."""
+    if config.vectorization != "auto":
+        return config
+    return config.model_copy(
+        update={"vectorization": identity.get("vectorization", YOUNGER["vectorization"])}
+    )
 
 
 def _begin(path: Path, identity: Mapping[str, object]) -> Path:
