@@ -42,11 +42,11 @@ def begun(run_dir: Path) -> Path:
 def test_the_path_is_in_the_manifest_and_in_checkpoints(trained_run: Any) -> None:
     run = trained_run(RUN)
     paths = json.loads((run / "manifest.json").read_text())["paths"]
-    features = compiled.cpu_features()
-    assert paths == {"surrogate": "compiled", "kernels": compiled.REVISION, "cpu_features": features}
+    made = {"kernels": compiled.REVISION, "cpu_features": compiled.cpu_features()}
+    assert paths == {"surrogate": "compiled", "rollouts": "python"} | made
     newest, tree = checkpoints.newest_good_checkpoint(run / "checkpoints") or (None, {})
     assert newest is not None
-    assert tree["paths"] == {"surrogate": "compiled"}
+    assert tree["paths"] == {"surrogate": "compiled", "rollouts": "python"}
 
 
 @pytest.mark.parametrize("setting", [True, False])
