@@ -14,7 +14,7 @@ from rl_training import load_config, train
 from rl_training.algorithms.masking import MASK
 from rl_training.compiling import njit
 from rl_training.dynamics.interface import Dynamics
-from rl_training.envs import making
+from rl_training.envs import packages
 from rl_training.envs.compiled import CompiledEnvironments
 from rl_training.envs.lanes import LocalLanes, without_wrappers
 from rl_training.envs.making import compiled_dynamics, make_env, make_environments
@@ -182,9 +182,9 @@ def test_nor_one_with_a_wrapper(registered_otherwise: Any) -> None:
 
 
 def test_a_game_whose_package_is_missing_is_refused_with_its_extra(monkeypatch: Any) -> None:
-    monkeypatch.setattr(making, "missing_packages", lambda extra: ["MinAtar"])
+    monkeypatch.setattr(packages, "missing_packages", lambda extra: ["minatar"])
     monkeypatch.delitem(gym.registry, "MinAtar/Breakout-v1", raising=False)
-    with pytest.raises(ConfigError, match=r"needs a package that is not installed: .*MinAtar.*\[minatar\]"):
+    with pytest.raises(ConfigError, match=r"needs minatar: .*\[minatar\]"):
         make_environments(config_of("MinAtar/Breakout-v1"), 2, 1, "train")
 
 

@@ -18,7 +18,7 @@ from rl_training import registry
 from rl_training.cli import app
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.registry import ALGORITHMS, shipped_config_path, shipped_configs, trainer_class
-from rl_training.runtime.controls import Controls, resolve_clip_coefficient
+from rl_training.runtime.controls import PARTS, Controls, resolve_clip_coefficient
 from rl_training.settings.config import Config
 from rl_training.settings.describing import describe_config
 from rl_training.settings.fields import field, knob
@@ -391,7 +391,8 @@ def test_the_decorator_keeps_the_class() -> None:
     )
     assert ToyConfig.__doc__ == "A config with a few knobs."
     knobs = {"learning_rate", "gamma", "clip_coef", "ent_coef", "target_kl", "update_epochs"}
-    assert {name for name in ToyConfig.model_fields if name + "_schedule" in ToyConfig.model_fields} == knobs
+    assert ToyConfig.controls.keys() == knobs
+    assert all(name + part in ToyConfig.model_fields for name in knobs for part in PARTS)
 
     class Deeper(ToyConfig):
         vf_coef: float = knob(0.5, "Weight of the value loss.", aliases=("value_coef",))
@@ -485,7 +486,8 @@ def test_names_far_from_all_others_get_no_suggestion() -> None:
 
 def test_describe() -> None:
     rows = {row.name: row for row in describe_config(ToyConfig)}
-    assert set(rows) == {n for n in ToyConfig.model_fields if not n.endswith(("_schedule", "_warmup_steps"))}
+    beside = {name + part for name in ToyConfig.controls for part in ("_schedule", "_warmup_steps")}
+    assert set(rows) == ToyConfig.model_fields.keys() - beside
     assert rows["clip_coef"] == (
         "clip_coef",
         "number",

@@ -180,7 +180,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(env_id="CartPole-v1"), "they were recorded in Probe-v0, not in CartPole-v1"),
+        (dict(env_id="CartPole-v1"), "they were made in Probe-v0, not in CartPole-v1"),
         (dict(observations=spaces.Box(-9, 9, (3,))), r"observations have shape \(2,\)"),
         (dict(observations=spaces.Box(0, 9, (2,), np.uint8)), "are float32, the environment's are uint8"),
         (dict(observations=spaces.Dict({"a": OBSERVATIONS})), "not of the same kind"),

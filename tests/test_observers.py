@@ -46,7 +46,8 @@ def test_a_run_stops_at_a_metric_with_all_that_an_end_has(tmp_path):
 
 
 def test_a_stopped_run_is_a_finished_one_for_everyone(tmp_path):
-    config = load_config(SMALL, stop_at={"metric": "eval/mean_return", "at_least": 1}, eval_interval=512)
+    stop = {"metric": "eval/mean_return", "at_least": 1}
+    config = load_config(SMALL, stop_at=stop, eval_interval=512, vectorization="sync")
     runs = experiments.open_experiment(config, tmp_path / "seeds")
     done = experiments.go_on(experiments.seeded(config, 1), runs / "s1", QuietDisplay())
     assert done.stopped == f"eval/mean_return is {done.metrics['eval/mean_return']:.6g}"

@@ -254,7 +254,7 @@ def test_what_the_user_says_in_a_fork_is_the_users_own(listener, trained_run):
 @pytest.fixture
 def experiment():
     """The experiment of a config, with one seed that is done."""
-    config = load_config(BASE)
+    config = load_config(BASE, vectorization="sync")
     path = experiments.open_experiment(config, Path("experiment"))
     experiments.go_on(experiments.seeded(config, 1), path / "s1", QuietDisplay())
     write(dump_config(config))
@@ -269,7 +269,8 @@ def test_a_seed_with_another_config_is_refused_and_nothing_imported(experiment):
     forge(experiment / "s1", env_id=MODULE, gamma=0.5)
     refused(again(), "s1/config.yaml: env_id, gamma not as computed for this run")
     with pytest.raises(RunError, match="env_id, gamma not as computed"):
-        experiments.go_on(experiments.seeded(load_config(BASE), 1), experiment / "s1", QuietDisplay())
+        seed = experiments.seeded(load_config(BASE, vectorization="sync"), 1)
+        experiments.go_on(seed, experiment / "s1", QuietDisplay())
     shutil.rmtree(experiment / "s1" / "checkpoints")  # before its first checkpoint nothing else would notice
     refused(again(), "s1/config.yaml: env_id, gamma not as computed for this run")
     assert not (experiment / "s2").exists()
@@ -279,7 +280,8 @@ def test_a_seed_whose_checkpoint_has_another_config_is_refused(experiment):
     forge_checkpoint(experiment / "s1", env_id=MODULE)
     refused(again(), "s1/checkpoints/step-", "env_id not as computed for this run")
     with pytest.raises(ConfigError, match="env_id changed since the run was saved"):
-        experiments.go_on(experiments.seeded(load_config(BASE), 1), experiment / "s1", QuietDisplay())
+        seed = experiments.seeded(load_config(BASE, vectorization="sync"), 1)
+        experiments.go_on(seed, experiment / "s1", QuietDisplay())
 
 
 @pytest.fixture

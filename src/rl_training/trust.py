@@ -29,7 +29,7 @@ class Foreign(NamedTuple):
 def _environments(names: object) -> Deeds:
     """`module:EnvId` imports the module; several ids may be joined by `+`."""
     for name in (part for text in _texts(names) for part in text.split("+")):
-        if ":" in name and not name.startswith(GIVEN):
+        if ":" in name and not name.startswith(GIVEN) and name not in OWN_ENVIRONMENTS:
             yield name, deed(name)
 
 
@@ -86,7 +86,9 @@ REACHES: Mapping[str, Reach] = {
 }
 
 
-# Parts that come with the package, which a run from elsewhere may name.
+# Environments of an extra that a shipped config names, and parts that come with the package: a run from elsewhere may
+# name them too.
+OWN_ENVIRONMENTS = frozenset({"mpe2.simple_spread_v3:parallel_env"})
 OWN_PARTS = frozenset(f"rl_training.envs.wrappers:{name}" for name in ("DropText", "EncodeText"))
 
 # Whoever plays also acts, and whoever trains also plays.
