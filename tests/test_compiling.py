@@ -15,7 +15,7 @@ from runs import in_child
 from users import NOBODY, STRANGER, become, needs_root, public_folder
 
 from rl_training import compiling
-from rl_training.compiling import Cache, njit, private
+from rl_training.compiling import Cache, kept_from_before, njit, private
 
 
 @pytest.fixture
@@ -277,3 +277,27 @@ def test_a_cache_without_room_is_no_reason_to_stop(monkeypatch):
     monkeypatch.setattr(compiling.numba, "njit", njit_of_numba)
     with pytest.warns(UserWarning, match="compiled again at every start"):
         assert njit()(plus_one)(1) == 2
+
+
+def test_the_digest_of_sources_is_that_of_all_compiled_ones(tmp_path, monkeypatch):
+    """A compiled function has others inlined, so an edit of any of their files counts, and no other edit."""
+    for name in ("kernels/layers.py", "data/tree.py", "data/plain.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("@njit()\n" if name == "data/tree.py" else "")
+    monkeypatch.setattr(compiling, "PACKAGE", tmp_path)
+    digest = compiling.sources.__wrapped__
+    before = digest()
+    (tmp_path / "data/plain.py").write_text("x = 1\n")
+    assert digest() == before
+    (tmp_path / "kernels/layers.py").write_text("COLUMNS = 9\n")
+    after = digest()
+    (tmp_path / "data/tree.py").write_text("@njit(inline='always')\n")
+    assert len({before, after, digest()}) == 3
+
+
+def test_what_was_kept_of_other_sources_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiling.SETTINGS, "CACHE_DIR", str(tmp_path))
+    njit()(plus_one)(1)
+    assert kept_from_before(njit()(plus_one))
+    monkeypatch.setattr(compiling, "sources", lambda: "another digest")
+    assert not kept_from_before(njit()(plus_one))

@@ -4,12 +4,16 @@ The index of the cache is pickled, so whoever can write to it runs code here. Fo
 `NUMBA_CACHE_DIR` names, the `__pycache__` folders of the package, the user's cache in the home directory, and, with a
 warning, the temporary directory. There a folder of a name that others can guess counts only if it is this user's own.
 `__pycache__` needs no such check: Python itself runs the bytecode that lies there.
+
+numba renews what it keeps of a function when the file of that function has changed. Compiled functions call others of
+other files, which become part of them, so here it is renewed when any of these files has changed.
 """
 
 from __future__ import annotations
 
 import atexit
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
@@ -26,6 +30,7 @@ import numba
 PACKAGE = Path(__file__).parent
 SETTINGS: Any = numba.config
 VARIABLE = "NUMBA_CACHE_DIR"
+COMPILED_ROOMS = ("kernels", "dynamics")
 CHOSEN = "RL_TRAINING_NUMBA_CACHE"  # tells processes to come that the folder was our choice, and who must not write
 OTHERS, GROUP_AND_OTHERS = stat.S_IWOTH, stat.S_IWGRP | stat.S_IWOTH
 
@@ -44,7 +49,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def compiled(function: Callable[..., Any]) -> Any:
         if cache().folder is not None:
             try:
-                return numba.njit(cache=True, **options)(function)
+                return _stamped(numba.njit(cache=True, **options)(function))
             except RuntimeError as error:
                 if "no locator" not in str(error):
                     raise
@@ -55,6 +60,25 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         return numba.njit(**options)(function)
 
     return compiled
+
+
+def _stamped(function: Any) -> Any:
+    """The function, with a cache that is as old as the newest of all compiled sources."""
+    with suppress(AttributeError):  # numba's own business: another version may keep it elsewhere
+        kept = function._cache._cache_file
+        kept._source_stamp = (kept._source_stamp, sources())
+    return function
+
+
+@once
+def sources() -> str:
+    """A digest of all files of the package that hold compiled functions, or what is put into them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(PACKAGE.glob("*/*.py")):
+        text = file.read_bytes()
+        if file.parent.name in COMPILED_ROOMS or b"njit" in text:
+            digest.update(hashlib.blake2b(text).digest())
+    return digest.hexdigest()
 
 
 def kept_from_before(function: Any) -> bool:
