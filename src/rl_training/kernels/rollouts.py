@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rl_training.compiling import njit
-from rl_training.dynamics.chance import below, normal, uniform
+from rl_training.dynamics.chance import normal, uniform
 from rl_training.dynamics.lanes import Led, advance
 from rl_training.kernels.layers import HEIGHT, OUTPUTS, forward
 
-CHOICE, NORMALS, BEST, SQUASHED = range(4)  # how actions are drawn from what a network puts out
+CHOICE, NORMALS = range(2)  # how actions are drawn from what a network puts out
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -35,8 +35,6 @@ class Acting(NamedTuple):
     first_choice: int
     # Actions.
     kind: int
-    epsilon: float  # the share of random actions of BEST
-    bounds: tuple[float, float]  # of log σ of SQUASHED
     valued: bool  # whether the last output is the value
 
 
@@ -118,23 +116,6 @@ def draw_normals(line, action, chance):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy")
-def best_or_random(line, epsilon, chance):  # type: ignore[no-untyped-def]
-    """The index of the largest output, or with probability ε any."""
-    if uniform(chance) < epsilon:
-        return below(chance, len(line))
-    return np.argmax(line)
-
-
-@njit(error_model="numpy")
-def draw_squashed(line, action, bounds, chance):  # type: ignore[no-untyped-def]
-    """tanh(μ + σ ε) into `action` [D], from outputs (μ, log σ) [2 D]."""
-    count = len(action)
-    for k in range(count):
-        log_std = min(max(np.float64(line[count + k]), bounds[0]), bounds[1])
-        action[k] = np.float32(math.tanh(line[k] + math.exp(log_std) * normal(chance)))
-
-
-@njit(error_model="numpy")
 def scale(scaling, action, taken):  # type: ignore[no-untyped-def]
     """An action of the policy as the environment's."""
     for k in range(len(action)):
@@ -150,17 +131,11 @@ def scale(scaling, action, taken):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def act(acting, line, action, chance):  # type: ignore[no-untyped-def]
-    """Draw one action from a row of outputs; → its log-probability, where the kind has one."""
+    """Draw one action from a row of outputs; → its log-probability."""
     if acting.kind == CHOICE:
         action[0], log_prob = draw_choice(line, len(line) - acting.valued, chance)
         return log_prob
-    if acting.kind == NORMALS:
-        return draw_normals(line, action, chance)
-    if acting.kind == BEST:
-        action[0] = best_or_random(line, acting.epsilon, chance)
-    else:
-        draw_squashed(line, action, acting.bounds, chance)
-    return 0.0
+    return draw_normals(line, action, chance)
 
 
 @njit(error_model="numpy")

@@ -91,8 +91,6 @@ class WholeRollouts:
             choices=inputs.sizes[0] if one_hot else 0,
             first_choice=inputs.starts[0] if one_hot else 0,
             kind=KINDS[type(self.policy.family)],
-            epsilon=0.0,
-            bounds=(0.0, 0.0),
             valued=True,
         )
 
