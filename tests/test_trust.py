@@ -216,6 +216,7 @@ def test_no_verb_imports_a_part_that_a_run_names(key, file, trained_run, folder)
     if key != "observers":
         with pytest.raises(UntrustedError):
             load_policy(run)
+    cli("report", run, "--no-video")  # a page without a policy, which needs nothing that the run names
     assert not any(map(Path.exists, map(Path, ("played.npz", "played.mp4", "fork", "policy.pt2"))))
 
 
@@ -292,6 +293,13 @@ def search(trained_run):
 
     write("learning_rate: {low: 1e-4, high: 1e-2}\n", "space.yaml")
     return begin_study(load_config(BASE), "space.yaml", Settings(1), "search")
+
+
+def test_a_space_does_not_choose_the_algorithm(search):
+    write("algo: [planted:Trainer]\n", "space.yaml")
+    (search / "space.yaml").write_text("algo: [planted:Trainer]\n")
+    told = cli("tune", search)
+    assert told.exit_code == 2 and "keeps to the algo" in told.stderr and "planted" not in sys.modules
 
 
 def test_a_trial_with_another_config_is_refused_and_nothing_imported(search):

@@ -97,11 +97,11 @@ def maker_of_worlds(recipe: Recipe) -> Callable[[], Any] | None:
         if make is None or (isinstance(make, type) and issubclass(make, gym.Env)):
             return None
         made: Any = make(**recipe.env_kwargs)
+        made.close()
     except Exception:  # which is told where an environment of one agent is made
         return None
     if not has_agents(made):
         return None
-    made.close()
     return partial(make, **recipe.env_kwargs)
 
 

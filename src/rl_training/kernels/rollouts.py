@@ -68,8 +68,11 @@ def encode(acting, obs, inputs):  # type: ignore[no-untyped-def]
     """Observations [B, O] as the network's inputs [B, I]."""
     for i in range(obs.shape[0]):
         if acting.choices > 0:
+            choice = np.int64(obs[i, 0]) - acting.first_choice
+            if choice < 0 or choice >= acting.choices:
+                raise ValueError("an observation is outside its space")
             inputs[i] = np.float32(0)
-            inputs[i, np.int64(obs[i, 0]) - acting.first_choice] = np.float32(1)
+            inputs[i, choice] = np.float32(1)
         elif len(acting.mean) > 0:
             for j in range(obs.shape[1]):
                 scaled = (obs[i, j] - acting.mean[j]) / acting.deviation[j]

@@ -40,7 +40,7 @@ class WholeRollouts:
         """For policies and environments that compiled code knows; None for all others."""
         known = isinstance(environments, CompiledEnvironments) and type(policy.family) in KINDS
         single = policy.device.type == "cpu" and policy.precision == "fp32"
-        return cls(policy, environments) if known and single else None
+        return cls(policy, environments) if known and single and is_plain(environments.codec) else None
 
     @property
     def is_ready(self) -> bool:
@@ -74,7 +74,10 @@ class WholeRollouts:
     def _read(self, network: Any) -> Layers | None:
         vector = one_vector(network)
         layers = None if vector is None else actor_critic_layers(network, vector)
-        return layers if layers is not None and is_exact(network.actor_encoder[0], Flat, OneHot) else None
+        inputs = network.actor_encoder[0]
+        if layers is None or not is_exact(inputs, Flat, OneHot):
+            return None
+        return layers if not isinstance(inputs, OneHot) or len(inputs.sizes) == 1 else None
 
     def _acting(self, layers: Layers) -> Acting:
         inputs = self.policy.network.actor_encoder[0]
@@ -129,6 +132,12 @@ def moments_of(normalizer: ObservationNormalizer | None) -> tuple[np.ndarray, np
         return NOTHING, NOTHING
     moments = normalizer.moments
     return moments.mean.reshape(-1), np.sqrt(moments.variance + EPSILON).reshape(-1)
+
+
+def is_plain(codec: ActionCodec) -> bool:
+    """Whether compiled code makes an environment's action as the codec does: choices from 0, or single precision."""
+    space = codec.space
+    return space.dtype == np.float32 if isinstance(space, spaces.Box) else not getattr(space, "start", 0)
 
 
 def scaling_of(codec: ActionCodec) -> Scaling:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_training import parts
 from rl_training.errors import CheckpointError, UserError
 from rl_training.monitoring.display import duration, number
 from rl_training.registry import shipped_configs
@@ -209,6 +210,11 @@ def add_time(page: Page, timing: Timing) -> None:
 
 def shipped_beside(config: Mapping[str, object]) -> tuple[str, dict[str, Any]] | None:
     """What the config differs least from: a shipped config of its algorithm and environment, or the defaults."""
+    algo = config["algo"]
+    if parts.is_name(algo) and not parts.is_admitted(
+        str(algo)
+    ):  # a page is no reason to run what a run names
+        return None
     candidates: dict[str, dict[str, Any]] = {}
     for name in shipped_configs():
         if name.startswith(f"{config['algo']}/"):

@@ -18,12 +18,13 @@ from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.reading import head_layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, obstacle
+from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, obstacle
 
 
 def fastest_q_update(trainer: Any, *losses: Any) -> Choice:
     """A compiled twin of a trainer's `improve`, where there can be one."""
-    own = "" if losses == DQN_LOSSES else OWN_LOSS
+    ours = is_ours(trainer, "improve", "rl_training.runtime.dqn_trainer")
+    own = "" if losses == DQN_LOSSES and ours else OWN_LOSS
     networks = nn.ModuleList([trainer.agent.network, trainer.target])
     hindered = own or obstacle(trainer.config, trainer.optimizer)
     return Choice(hindered, networks, lambda _: QUpdate.of(trainer))

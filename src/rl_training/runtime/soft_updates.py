@@ -24,14 +24,17 @@ from rl_training.kernels.reading import gaussian_layers, twin_layers
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
 from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, obstacle
+from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, obstacle
 
 SAMPLE = SquashedPolicy.sample  # which compiled code stands in for
 
 
 def fastest_soft_updates(trainer: Any, *losses: Any) -> Choice:
     """Compiled twins of a trainer's `improve_critics` and `improve_actor`, where there can be some."""
-    own = "" if losses == SAC_LOSSES and type(trainer.agent).sample is SAMPLE else OWN_LOSS
+    home = "rl_training.runtime.sac_trainer"
+    ours = is_ours(trainer, "improve_critics", home) and is_ours(trainer, "improve_actor", home)
+    ours = ours and type(trainer.agent).sample is SAMPLE
+    own = "" if losses == SAC_LOSSES and ours else OWN_LOSS
     optimizers = (trainer.critic_optimizer, trainer.actor_optimizer)
     networks = nn.ModuleList([trainer.agent.actor, trainer.critics, trainer.target_critics])
     return Choice(own or obstacle(trainer.config, *optimizers), networks, lambda _: SoftUpdates.of(trainer))

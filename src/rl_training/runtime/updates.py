@@ -224,6 +224,11 @@ def _evaluate(agent: Any, minibatch: RolloutBatch) -> Evaluated:
     return agent.evaluate(minibatch["obs"], minibatch["action"])
 
 
+def is_ours(trainer: object, method: str, module: str) -> bool:
+    """Whether a method of a trainer is the one of this module, and no subclass's own."""
+    return bool(getattr(type(trainer), method).__module__ == module)
+
+
 def obstacle(config: Any, *optimizers: Optimizer) -> str:
     """Why nothing can be compiled, whatever the network is; empty where it can."""
     obstacles = {

@@ -100,7 +100,7 @@ def fork_until_stopped(
     if "compiled_updates" not in changes:
         keep_to_paths(trainer, manifest, parent)
     engine = Engine(trainer, config, parent, display)
-    with taking_over(path, _not_fitting(parent, changes, path, tree)):
+    with taking_over(path, _not_fitting(parent, changes, path, tree, trust)):
         engine.restore(path, tree)
     lineage = {
         "parent": str(parent.path.resolve()),
@@ -170,21 +170,26 @@ def _refuse_what_cannot_change(
 
 
 def _not_fitting(
-    parent: RunDirectory, changes: Mapping[str, Any], path: Path, tree: Mapping[str, Any]
+    parent: RunDirectory, changes: Mapping[str, Any], path: Path, tree: Mapping[str, Any], trust: bool
 ) -> Iterator[str]:
     """The changes that a checkpoint's state does not fit, each tried alone; all, where only several together do not.
 
     Nothing is tried before the first is asked for. A state that fits its own config no better blames no change.
     """
-    if not _fits(parent, {}, path, tree):
+    if not _fits(parent, {}, path, tree, trust):
         return
-    misfits = [name for name, (_, value) in changes.items() if not _fits(parent, {name: value}, path, tree)]
+    misfits = [
+        name for name, (_, value) in changes.items() if not _fits(parent, {name: value}, path, tree, trust)
+    ]
     yield from misfits or changes
 
 
-def _fits(parent: RunDirectory, change: Mapping[str, object], path: Path, tree: Mapping[str, object]) -> bool:
+def _fits(
+    parent: RunDirectory, change: Mapping[str, object], path: Path, tree: Mapping[str, object], trust: bool
+) -> bool:
     try:
         config = load_run_config(parent.config_path, change)
+        refuse_untrusted(config, trust, own=change)  # what the user has replaced is still foreign
         engine = Engine(make_trainer(config), config, parent, QuietDisplay())
     except UserError:  # alone it makes no sense, so that it says nothing
         return True

@@ -102,6 +102,8 @@ def read_space(path: str | Path, base: Config) -> Space:
     keys = accepted_keys(type(base))
     reader = Reader(str(path), lines)
     for key in data:
+        if key == "algo":  # the fields of a config, and what a foreign name would import, hang on it
+            raise ConfigError(f"{path}:{lines[(key,)]}: a search keeps to the algo of its config")
         if key not in keys:
             raise ConfigError(f"{path}:{lines[(key,)]}: unknown key {key!r}{did_you_mean(key, keys)}")
     whole = {key: _is_whole(base, keys[key]) for key in data}
