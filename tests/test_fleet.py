@@ -1,5 +1,6 @@
 """Fleets: fragments come in order, once each, and are the same whoever plays them and whatever befalls them."""
 
+import gc
 import json
 import os
 import signal
@@ -384,9 +385,11 @@ def parent_of(pid):
 
 def test_processes_and_files_are_gone_when_a_run_ends(tmp_path):
     train(config_of(total_timesteps=128), run_dir=tmp_path / "first")
+    gc.collect()  # files of earlier tests would be closed at any moment
     before = len(os.listdir("/proc/self/fd")), threading.active_count(), children()
     for number in range(2):
         train(config_of(total_timesteps=128), run_dir=tmp_path / str(number))
+    gc.collect()
     assert (len(os.listdir("/proc/self/fd")), threading.active_count(), children()) == before
 
 
