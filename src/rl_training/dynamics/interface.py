@@ -51,7 +51,7 @@ class Dynamics(NamedTuple):
 
 
 def address(function: Any, signature: Signature) -> int:
-    """Where a function lies in memory, compiled for this signature: what it returns is converted."""
+    """The address of a function compiled for this signature; its result is converted."""
     compiled = function.get_compile_result(signature)
     where: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return where

@@ -597,7 +597,7 @@ def load_agent(
 
 
 def _manifest_near(path: Path) -> Mapping[str, Any]:
-    """The manifest of a run, or of the run that a checkpoint lies in; {} where there is none."""
+    """The manifest of a run, or of the run that holds a checkpoint; {} if there is none."""
     for folder in (path, path.parent, path.parent.parent):
         if (folder / "manifest.json").is_file():
             return RunDirectory(folder).read_manifest()
