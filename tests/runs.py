@@ -22,10 +22,12 @@ from typing import Any
 import torch
 
 from rl_training import cli, load_config, resume, train
+from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import trainer_class
+from rl_training.runtime import engine
 from rl_training.runtime.controls import Controls, find_control, resolve
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.workflows import load_agent
+from rl_training.runtime.workflows import load_agent, train_until_stopped
 from rl_training.state import chain
 from rl_training.state.seeding import fold, seed_everything
 
@@ -766,3 +768,24 @@ def assert_same_run(one: Path, other: Path) -> None:
 def fresh(path: Path) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     return path
+
+
+class SignalsAll(QuietDisplay):
+    """Sends a signal to every process of its group, twice as `timeout` does, when the first line is written."""
+
+    def __init__(self, number: int) -> None:
+        self.number: int | None = number
+
+    def update(self, steps: int, metrics: Any, timing: Any) -> None:
+        if self.number is not None:
+            os.killpg(0, self.number)
+            os.killpg(0, self.number)
+            self.number = None
+
+
+def train_in_a_group(config: Any, run_dir: Path, number: int) -> None:
+    """Train in a process group of its own, which is sent a signal in the middle."""
+    os.setsid()
+    engine.SAME_REQUEST = 1e9  # seconds: both signals are one request, however busy the machine is
+    result = train_until_stopped(config, run_dir=run_dir, display=SignalsAll(number))
+    assert result.interrupted == number and result.checkpoint_path.exists()

@@ -58,6 +58,7 @@ LEFT_OUT = (
     "docs_commands",
     "doctor",
     "examples",
+    "gates",
 )
 LEFT_OUT += (
     "export",
@@ -183,7 +184,7 @@ def warmed(wanted: list[str]) -> Map:
                 importlib.import_module(name)
             except ImportError as error:
                 print(f"left out, because an extra is missing: {name} ({error})")
-    names = [file for file in sorted(HERE.parent.glob("test_*.py")) if file.stem[5:] not in LEFT_OUT]
+    names = [file for file in sorted(HERE.parent.rglob("test_*.py")) if file.stem[5:] not in LEFT_OUT]
     files = [file for file in names if any(part in file.name for part in wanted)]
     output = os.dup(1), os.dup(2)
     silence()

@@ -107,7 +107,8 @@ def _quickest(tests: list[tuple[float, float, str]], seconds: float) -> list[str
 
 
 def _file(test: str) -> str:
-    return test.split("::")[0].split("/")[-1]
+    """The file of a test below the folder of tests, by the test's id."""
+    return test.split("::")[0].removeprefix(f"{TESTS.name}/")
 
 
 def silence() -> None:
@@ -127,14 +128,14 @@ class Map:
     def cover(self, test_files: list[Path]) -> None:
         """Measure the files that are new or have changed, and know all of them."""
         for number, file in enumerate(test_files, 1):
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
-            if self.files.get(file.name, {}).get("sha256") != digest:
+            digest, place = hashlib.sha256(file.read_bytes()).hexdigest(), str(file.relative_to(TESTS))
+            if self.files.get(place, {}).get("sha256") != digest:
                 began = time.monotonic()
-                self.files[file.name] = {"sha256": digest, "tests": measure(file, self.package)}
+                self.files[place] = {"sha256": digest, "tests": measure(file, self.package)}
                 self.path.write_text(json.dumps(self.files))
-                count, took = len(self.files[file.name]["tests"]), time.monotonic() - began
-                print(f"map {number}/{len(test_files)}: {file.name}, {count} tests, {took:.0f} s", flush=True)
-            for name, test in self.files[file.name]["tests"].items():
+                count, took = len(self.files[place]["tests"]), time.monotonic() - began
+                print(f"map {number}/{len(test_files)}: {place}, {count} tests, {took:.0f} s", flush=True)
+            for name, test in self.files[place]["tests"].items():
                 self.tests[name] = (test["seconds"], {(path, name) for path, name in test["calls"]})
 
     def covering(self, path: str, function: str, seconds: float) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from users import STRANGER, needs_root, public_folder, run_as
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # Everything in one process: importing torch is most of the time.
 USE = """
 import json, os, sys

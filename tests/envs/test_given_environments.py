@@ -14,7 +14,7 @@ from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError
 from rl_training.runtime.engine import Engine
 
-PAGE = Path(__file__).parents[1] / "docs" / "own_environment.md"
+PAGE = Path(__file__).parents[2] / "docs" / "own_environment.md"
 SMALL = dict(algo="ppo", num_envs=2, num_steps=16, hidden_sizes=[8], eval_episodes=2, checkpoint_interval=64)
 
 

@@ -20,7 +20,7 @@ from rl_training.envs.making import make_environments, with_lanes
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.settings.loading import load_run_config
 
-DATA = Path(__file__).parent / "data"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def chosen(**settings: Any) -> str:
@@ -110,7 +110,7 @@ def test_a_run_keeps_to_it_when_the_id_is_registered_anew(monkeypatch: Any, tmp_
 
 
 def test_a_run_from_before_it_was_there_means_sync(tmp_path: Path) -> None:
-    text = (DATA / "runs" / "2" / "ppo" / "config.yaml").read_text()
+    text = (GOLDEN / "runs" / "2" / "ppo" / "config.yaml").read_text()
     older = "".join(line for line in text.splitlines(True) if not line.startswith("vectorization:"))
     (tmp_path / "config.yaml").write_text(older)
     assert load_run_config(tmp_path / "config.yaml").vectorization == "sync"

@@ -29,7 +29,7 @@ from rl_training.settings.describing import describe_config
 from rl_training.settings.keys import accepted_keys
 from rl_training.settings.yaml import parse_yaml
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 # The rows of the benchmarks in README's picture, in its order.

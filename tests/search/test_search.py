@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rl_training.kernels.tree import advance_puct, exploration_weights, halving_table
 from rl_training.search import Root, SearchResult, gumbel_muzero_search, muzero_search, planning
 
-GOLDEN = np.load(Path(__file__).parent / "golden" / "search_mctx.npz")
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "search_mctx.npz")
 CASES = sorted({key.split("/")[0] for key in GOLDEN})
 
 

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from runs import assert_same_run, go_on, in_child, small_config
-from test_env_faults import train_in_a_group
+from runs import assert_same_run, go_on, in_child, small_config, train_in_a_group
 from test_fleet import SMALL, faulty, nothing, watched
 
 from rl_training import train
@@ -40,7 +39,7 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     variables = {
-        "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
         "RAY_raylet_start_wait_time_s": "60",

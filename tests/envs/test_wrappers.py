@@ -14,7 +14,7 @@ from rl_training.envs.layers import Recipe
 from rl_training.envs.making import asks_for_more, make_environments, make_whole
 from rl_training.errors import ConfigError, UntrustedError
 
-FILE = Path(__file__).with_name("wrapping.py")
+FILE = Path(__file__).parents[1] / "wrapping.py"
 DROP, ENCODE = (f"rl_training.envs.wrappers:{name}" for name in ("DropText", "EncodeText"))
 
 

@@ -14,7 +14,7 @@ from rl_training.errors import UserError
 from rl_training.extras import EXTRAS, require_extra
 from rl_training.tools import checkup
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_it_shows_versions_devices_extras_and_a_passed_self_test():

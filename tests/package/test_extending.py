@@ -14,7 +14,7 @@ import rl_training
 from rl_training import registry, train
 from rl_training.errors import ConfigError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NAMES = (
     "Config",
     "field",

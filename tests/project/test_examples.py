@@ -11,7 +11,7 @@ from rl_training import evaluate_checkpoint, load_config, resume, train
 from rl_training.errors import ConfigError
 from rl_training.registry import ALGORITHMS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SMALL = dict(algo="reinforce", env_id="CartPole-v1", num_envs=8, num_steps=64, seed=1, learning_rate=5e-3)
 
 

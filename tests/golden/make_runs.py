@@ -1,11 +1,11 @@
-"""Write the run directories in tests/data/runs/<format>: a small run of every algorithm, stopped at about half.
+"""Write the run directories in tests/golden/runs/<format>: a small run of every algorithm, stopped at about half.
 
-    python tests/data/make_runs.py             all of them
-    python tests/data/make_runs.py ppo dqn     some
+    python tests/golden/make_runs.py             all of them
+    python tests/golden/make_runs.py ppo dqn     some
 
-They are what a version wrote, kept so that later versions are tested on it: tests/test_kept_runs.py evaluates, reports,
-forks and resumes each. `ends.json` holds the metrics with which the same run ends when it is left alone. A directory
-is written anew only when its format or its arithmetic has changed; see docs/formats.md.
+They are what a version wrote, kept so that later versions are tested on it: tests/state/test_kept_runs.py evaluates,
+reports, forks and resumes each. `ends.json` holds the metrics with which the same run ends when it is left alone. A
+directory is written anew only when its format or its arithmetic has changed; see docs/formats.md.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 import torch  # noqa: E402
-from rl_training.runtime.display import QuietDisplay  # noqa: E402
 from runs import small_config  # noqa: E402
 
 from rl_training import train  # noqa: E402
+from rl_training.monitoring.display import QuietDisplay  # noqa: E402
 from rl_training.state.formats import FORMAT  # noqa: E402
 from rl_training.state.run_directory import cpu  # noqa: E402
 

@@ -1,8 +1,8 @@
-"""Runs that earlier code wrote, kept in tests/data/runs: they evaluate, report, fork and resume with the code of today.
+"""Runs that earlier code wrote, kept in tests/golden/runs: today's code evaluates, reports, forks and resumes them.
 
 Where versions, CPU and revisions are those they were made with, they end with the very numbers they would have ended
 with then. A failure of that means: the code computes other numbers. Raise `Trainer.revision` of the algorithm, or
-`SHARED_REVISION` in state/formats.py, and write the runs anew (tests/data/make_runs.py); see docs/formats.md.
+`SHARED_REVISION` in state/formats.py, and write the runs anew (tests/golden/make_runs.py); see docs/formats.md.
 """
 
 import json
@@ -23,7 +23,7 @@ from rl_training.state.formats import FORMAT
 from rl_training.state.run_directory import RunDirectory, cpu, versions
 from rl_training.tools.forking import fork
 
-KEPT = Path(__file__).parent / "data" / "runs"
+KEPT = Path(__file__).parents[1] / "golden" / "runs"
 RUNS = [f"{path.parent.name}/{path.name}" for path in sorted(KEPT.glob("*/*")) if path.is_dir()]
 
 

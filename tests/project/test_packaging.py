@@ -11,7 +11,7 @@ import pytest
 
 import rl_training
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def normal(name: str) -> str:

@@ -10,7 +10,7 @@ from runs import in_child
 
 from rl_training.runtime.trainer import PHYSICAL_CORES
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 # Tests, and fixtures of every scope, as files of this folder would hold them.
 INNER = """
 import os

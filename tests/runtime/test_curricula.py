@@ -16,7 +16,7 @@ from rl_training.runtime.controls import Controls
 from rl_training.runtime.schedules import Standing, parse_schedule
 from rl_training.state import checkpoints
 
-PAGE = Path(__file__).parents[1] / "docs" / "curricula.md"
+PAGE = Path(__file__).parents[2] / "docs" / "curricula.md"
 SMALL = dict(num_envs=2, num_steps=16, hidden_sizes=[8], eval_episodes=2, log_interval=32)
 
 

@@ -235,7 +235,7 @@ def test_an_environment_of_ones_own_names_its_dynamics_and_whole_numbers_are_rew
     assert ours.obs.tolist() == [[1.0], [1.0]]
 
 
-EXAMPLE = f"{Path(__file__).parents[1] / 'examples' / 'compiled_walk.py'}:WindyWalk"
+EXAMPLE = f"{Path(__file__).parents[2] / 'examples' / 'compiled_walk.py'}:WindyWalk"
 
 
 def test_the_example_of_the_page_learns_and_is_a_gymnasium_environment_too(tmp_path: Path) -> None:

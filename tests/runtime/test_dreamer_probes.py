@@ -1,6 +1,8 @@
 """Dreamer on environments whose right answers are known.
 
-    python tests/test_dreamer_probes.py Recall refresh_latents=true     trains on one probe, and says what came out
+    PYTHONPATH=tests python tests/runtime/test_dreamer_probes.py Recall refresh_latents=true
+
+trains on one probe and prints the result.
 
 One probe is in the fast suite; the others take minutes (`pytest -m slow`).
 """

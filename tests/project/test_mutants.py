@@ -13,7 +13,7 @@ from runs import in_child
 from rl_training.algorithms import returns
 from rl_training.data import normalization
 
-sys.path.insert(0, str(Path(__file__).parent / "mutants"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "mutants"))
 
 from mutations import mutations
 from planting import NotPlanted, live_functions, plant

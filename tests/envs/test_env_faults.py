@@ -15,7 +15,7 @@ import fault_envs
 import numpy as np
 import pytest
 import torch
-from runs import RUNS, assert_same_run, in_child, small_config
+from runs import RUNS, assert_same_run, in_child, small_config, train_in_a_group
 from test_cli import cli
 
 from rl_training import load_config, load_policy, resume, train, tune
@@ -27,7 +27,6 @@ from rl_training.envs.making import make_env, make_environments, make_lanes, mak
 from rl_training.errors import ConfigError, Elsewhere, EnvironmentFault, NonFiniteError, RunError
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.processes import ensure_fork_server
-from rl_training.runtime import engine
 from rl_training.runtime.workflows import train_until_stopped
 
 TINY = dict(
@@ -248,26 +247,6 @@ def test_workers_do_what_lanes_of_this_process_do(steps):
 
 
 # Signals to every process of a command.
-
-
-class SignalsAll(QuietDisplay):
-    """Sends a signal to every process of its group, twice as `timeout` does, when the first line is written."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def update(self, steps, metrics, timing):
-        if self.number is not None:
-            os.killpg(0, self.number)
-            os.killpg(0, self.number)
-            self.number = None
-
-
-def train_in_a_group(config, run_dir, number):
-    os.setsid()
-    engine.SAME_REQUEST = 1e9  # seconds: both signals are one request, however busy the machine is
-    result = train_until_stopped(config, run_dir=run_dir, display=SignalsAll(number))
-    assert result.interrupted == number and result.checkpoint_path.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -37,7 +37,7 @@ def test_a_preset_trains_and_is_evaluated(preset, tmp_path):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_says_what_was_measured_and_which_extra_it_needs(preset):
-    first = (Path(__file__).parents[1] / "configs" / f"{preset}.yaml").read_text("utf-8").splitlines()[0]
+    first = (Path(__file__).parents[2] / "configs" / f"{preset}.yaml").read_text("utf-8").splitlines()[0]
     assert f"the extra `{PRESETS[preset][0]}`" in first and "measured" in first.lower()
 
 
