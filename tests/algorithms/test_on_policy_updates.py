@@ -29,7 +29,7 @@ from updates import (
 )
 
 from rl_training.data.random_rollout import STEPS
-from rl_training.runtime import gail_trainer, ppg_trainer
+from rl_training.runtime import gail_trainer
 from rl_training.runtime.controls import Controls
 
 TINY: dict[str, Any] = dict(
@@ -577,35 +577,18 @@ def test_gail_clones_with_its_own_moments_and_the_configs_learning_rate() -> Non
 
 @pytest.mark.parametrize(("kl", "steps"), [(0.75, 2), (0.7501, 0)])
 @pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("algo", "epochs"), [("ppo", "update_epochs"), ("ppg", "policy_epochs")])
 def test_epochs_end_above_one_and_a_half_times_the_target(
-    compiled: bool, kl: float, steps: int, monkeypatch: pytest.MonkeyPatch
+    algo: str, epochs: str, compiled: bool, kl: float, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a divergence of ½, and not at it."""
-    settings = dict(update_epochs=2, num_minibatches=1, target_kl=0.5, compiled_updates=compiled)
-    trainer = warmed("ppo", 1, **TINY, **settings, env_id="CartPole-v1")
+    settings = {epochs: 2, "num_minibatches": 1, "target_kl": 0.5, "compiled_updates": compiled}
+    trainer = warmed(algo, 1, **TINY, **settings, env_id="CartPole-v1")
     update, taken = trainer.surrogate(), []
     differentiate, step = update.differentiate, update.step
     monkeypatch.setattr(
         update, "differentiate", lambda *part: {**differentiate(*part), "approx_kl": torch.tensor(kl)}
     )
     monkeypatch.setattr(update, "step", lambda *how: taken.append(1) or step(*how))
-    trainer.iterate(Controls.of(trainer.config).at(0))
-    assert len(taken) == steps
-
-
-@pytest.mark.parametrize(("kl", "steps"), [(0.75, 2), (0.7501, 0)])
-def test_policy_epochs_end_above_one_and_a_half_times_the_target(
-    kl: float, steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = dict(policy_epochs=2, num_minibatches=1, target_kl=0.5)
-    trainer = warmed("ppg", 1, **TINY, **settings, env_id="CartPole-v1")
-    taken, step, real = [], trainer.policy_optimizer.step, ppg_trainer.surrogate_loss
-
-    def told(*arguments: Any, **more: Any) -> Any:
-        found, numbers = real(*arguments, **more)
-        return found, numbers | {"approx_kl": torch.tensor(kl)}
-
-    monkeypatch.setattr(ppg_trainer, "surrogate_loss", told)
-    monkeypatch.setattr(trainer.policy_optimizer, "step", lambda *how: taken.append(1) or step(*how))
     trainer.iterate(Controls.of(trainer.config).at(0))
     assert len(taken) == steps

@@ -45,6 +45,12 @@ def value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip_coef: floa
     return 0.5 * error.mean()
 
 
+def fit_loss(value: Tensor, target: Tensor, *, vf_coef: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """c_v ½ E[(V - R)²], where a value function is fitted by itself, and its part without the weight."""
+    critic = value_loss(value, value, target, None)
+    return vf_coef * critic, {"value_loss": critic.detach()}
+
+
 def surrogate_loss(
     log_prob: Tensor, entropy: Tensor, old: Acted, *, clip_coef: float, ent_coef: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -123,4 +129,53 @@ PPO_SLOPES = Slopes(
     columns=("log_prob", "value", "advantage", "return"),
     knobs=("clip_coef", "ent_coef", "vf_coef", "value_clip_coef"),
     numbers=("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss"),
+)
+
+
+@njit(nogil=True, error_model="numpy")
+def surrogate_slopes(said, old, share, knobs, slopes, sums):  # type: ignore[no-untyped-def]
+    """`surrogate_loss` and its slopes, row by row: those of `ppo_slopes` without a value."""
+    clip_coef, ent_coef = knobs
+    for i in range(len(said)):
+        log_ratio = np.float64(said[i, LOG_PROB]) - old[i, 0]
+        ratio, advantage = math.exp(log_ratio), old[i, 1]
+        objective = ratio * advantage
+        clipped = min(max(ratio, 1 - clip_coef), 1 + clip_coef) * advantage
+        slopes[i, LOG_PROB] = 0.0 if objective > clipped else -share * objective
+        slopes[i, ENTROPY] = -share * ent_coef
+        slopes[i, VALUE] = 0.0
+        sums[0] -= share * (min(objective, clipped) + ent_coef * said[i, ENTROPY])
+        sums[1] -= share * min(objective, clipped)
+        sums[2] += share * said[i, ENTROPY]
+        sums[3] += share * (ratio - 1 - log_ratio)
+        sums[4] += share * (abs(ratio - 1) > clip_coef)
+
+
+SURROGATE_SLOPES = Slopes(
+    surrogate_loss,
+    surrogate_slopes,
+    columns=("log_prob", "advantage"),
+    knobs=("clip_coef", "ent_coef"),
+    numbers=("policy_loss", "entropy", "approx_kl", "clip_fraction"),
+)
+
+
+@njit(nogil=True, error_model="numpy")
+def fit_slopes(said, old, share, knobs, slopes, sums):  # type: ignore[no-untyped-def]
+    """`fit_loss` and its slopes, row by row: ∂L/∂V = c_v (V - R) / N."""
+    for i in range(len(said)):
+        error = said[i, VALUE] - old[i, 0]
+        slopes[i, LOG_PROB] = slopes[i, ENTROPY] = 0.0
+        slopes[i, VALUE] = share * knobs[0] * error
+        sums[0] += 0.5 * share * knobs[0] * error * error
+        sums[1] += 0.5 * share * error * error
+
+
+FIT_SLOPES = Slopes(
+    fit_loss,
+    fit_slopes,
+    columns=("return",),
+    knobs=("vf_coef",),
+    numbers=("value_loss",),
+    given=("return",),
 )

@@ -10,6 +10,7 @@ import numpy as np
 from rl_training.compiling import njit
 
 LOG_PROB, ENTROPY, VALUE = range(3)  # columns of what an actor-critic says about a row
+DIVERGENCE = 3  # and one more where its policy is held to another: KL(other ‖ π)
 
 
 # (log_prob, entropy, value, batch, **knobs) -> the loss, and what is worth logging of it
@@ -26,7 +27,7 @@ class Slopes(NamedTuple):
 
     of: Loss  # torch's function of the same equation
     function: Any
-    columns: tuple[str, ...]  # of the batch; `advantage` is one of them
+    columns: tuple[str, ...]  # of the batch; `advantage` is one of them where it is to be normalised
     knobs: tuple[str, ...]
     numbers: tuple[str, ...]
     given: tuple[

@@ -8,7 +8,12 @@ from torch import Tensor, nn
 
 from rl_training.kernels.exact import is_exact
 from rl_training.kernels.layers import ACTIVATIONS, NONE, NOWHERE, OBSERVATION, Layer, Layers
-from rl_training.networks.actor_critic import ActionHead, ActorCritic
+from rl_training.networks.actor_critic import (
+    ActionHead,
+    ActorCritic,
+    PhasicActorCritic,
+    has_own_forward,
+)
 from rl_training.networks.encoders import Flat, Joined, OneHot
 from rl_training.networks.soft_actor_critic import GaussianActor, TwinCritics
 
@@ -24,14 +29,35 @@ def actor_critic_layers(network: Any, parameters: Tensor) -> Layers | None:
     )
     if actor is None or critic is None or not (_is_dense(head.output) and _is_dense(network.critic_head)):
         return None
-    trunk, column = [*actor, *critic], len(head.output.weight)
-    trunk.append(_layer(head.output, _last(actor, 0), NONE, 0))
-    if head.log_std is not None:
-        trunk.append(Layer(None, head.log_std, OBSERVATION, NONE, column))
-        column += len(head.log_std)
     valued = _last(actor, 0) if critic_encoder is None else _last(critic, len(actor))
-    trunk.append(_layer(network.critic_head, valued, NONE, column))
+    policy = _policy(head, _last(actor, 0))
+    value = _layer(network.critic_head, valued, NONE, sum(part.shape[0] for part in policy))
+    trunk = [*actor, *critic, *policy, value]
     return Layers(trunk, features_of(network.actor_encoder), parameters)
+
+
+def phasic_layers(network: Any, parameters: Tensor) -> Layers | None:
+    """The policy of a `PhasicActorCritic`: the same outputs, with V of its auxiliary head."""
+    if not is_exact(network, PhasicActorCritic) or not is_exact(network.actor_head, ActionHead):
+        return None
+    hidden, head = encoder_layers(network.actor_encoder, 0), network.actor_head
+    if hidden is None or not (_is_dense(head.output) and _is_dense(network.auxiliary_head)):
+        return None
+    policy = _policy(head, _last(hidden, 0))
+    column = sum(part.shape[0] for part in policy)
+    value = _layer(network.auxiliary_head, _last(hidden, 0), NONE, column)
+    return Layers([*hidden, *policy, value], features_of(network.actor_encoder), parameters)
+
+
+def critic_layers(network: Any, parameters: Tensor) -> Layers | None:
+    """The critic of an actor-critic in which it has an encoder of its own: V is its one output."""
+    if not has_own_forward(network) or network.critic_encoder is None:
+        return None
+    hidden = encoder_layers(network.critic_encoder, 0)
+    if hidden is None or not _is_dense(network.critic_head):
+        return None
+    head = _layer(network.critic_head, _last(hidden, 0), NONE, 0)
+    return Layers([*hidden, head], features_of(network.critic_encoder), parameters)
 
 
 def head_layers(network: Any, kind: type[nn.Module], parameters: Tensor) -> Layers | None:
@@ -101,6 +127,13 @@ def _is_dense(layer: nn.Module) -> TypeGuard[nn.Linear]:
 def _has_settings(activation: Any) -> bool:
     """Whether an activation is another function than its class is by default."""
     return getattr(activation, "alpha", 1.0) != 1.0 or getattr(activation, "approximate", "none") != "none"
+
+
+def _policy(head: ActionHead, source: int) -> list[Layer]:
+    """An actor's head, whose outputs come first, and log σ behind them where there is one."""
+    width = len(head.output.weight)
+    scales = [] if head.log_std is None else [Layer(None, head.log_std, OBSERVATION, NONE, width)]
+    return [_layer(head.output, source, NONE, 0), *scales]
 
 
 def _layer(linear: nn.Linear, source: int, activation: int, column: int) -> Layer:

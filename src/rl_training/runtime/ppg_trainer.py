@@ -8,14 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.ppg import joint_loss
-from rl_training.algorithms.ppo import normalize_advantage, surrogate_loss, value_loss
-from rl_training.data.batch import lane_groups, minibatches, take_lanes
+from rl_training.algorithms.ppo import fit_loss, normalize_advantage, surrogate_loss
+from rl_training.data.batch import lane_groups, take_lanes
 from rl_training.networks.actor_critic import PhasicActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
+from rl_training.runtime.part_updates import fastest_fit, fastest_phasic_policy
+from rl_training.runtime.phasic_updates import fastest_distillation
+from rl_training.runtime.ppo_trainer import optimize_surrogate
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.ppg import PPGConfig
 from rl_training.state.leaves import require
@@ -23,6 +26,8 @@ from rl_training.trees import Tensors, tree_leaves, tree_map
 
 # Raw observations [T, B, ...] and value targets [T, B]; no class statement, because `return` is a keyword.
 Kept = TypedDict("Kept", {"obs": Tensors, "return": Tensor})
+# Rows of them [N, ...], normalised, and the parameters of π_old there.
+PhasicBatch = TypedDict("PhasicBatch", {"obs": Tensors, "return": Tensor, "parameters": Tensor})
 
 
 class PhasicPolicy(ActorCriticPolicy):
@@ -37,6 +42,7 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
 
     config_class = PPGConfig
     policy_class = PhasicPolicy
+    transient = ("surrogate", "value_fit", "distillation")
 
     def __init__(self, config: PPGConfig) -> None:
         super().__init__(config)
@@ -47,6 +53,9 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         self.policy_optimizer = Adam([network.actor_encoder, network.actor_head, network.auxiliary_head])
         self.auxiliary_optimizer = self.policy_optimizer.beside()
         self.critic_optimizer = Adam(critic)
+        self.surrogate = fastest_phasic_policy(surrogate_loss, self, self.policy_optimizer)
+        self.value_fit = fastest_fit(fit_loss, self, self.critic_optimizer)
+        self.distillation = fastest_distillation(joint_loss, self)
         self.kept: list[Kept] = []  # of this phase's rollouts so far
 
     def check_state(self) -> None:
@@ -73,20 +82,14 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         batch = self.flat_batch(rollout, estimates)
         batch = {**batch, "advantage": normalize_advantage(batch["advantage"])}
         # for E_pi epochs: optimise L^CLIP + c_e H by the policy.
-        for minibatch in minibatches(batch, config.policy_epochs, config.num_minibatches):
-            parameters, family = self.agent.network.policy(minibatch["obs"]), self.agent.family
-            log_prob, entropy = family.log_prob_and_entropy(parameters, minibatch["action"])
-            loss, parts = surrogate_loss(
-                log_prob, entropy, minibatch, clip_coef=now.clip_coef, ent_coef=now.ent_coef
-            )
-            metrics.add(parts)
-            if now.target_kl is not None and parts["approx_kl"] > 1.5 * now.target_kl:
-                break
-            metrics.add(self.policy_optimizer.step(loss, now.learning_rate, now.max_grad_norm))
+        update = self.surrogate()
+        parts = update.parts(batch, config.policy_epochs, config.num_minibatches)
+        optimize_surrogate(update, parts, now, metrics)
         # for E_V epochs: optimise L^value by the critic.
-        for minibatch in minibatches(batch, config.value_epochs, config.num_minibatches):
-            value = self.agent.network.value(minibatch["obs"])
-            self.improve_critic(value, minibatch["return"], now, metrics)
+        update = self.value_fit()
+        for minibatch in update.parts(batch, config.value_epochs, config.num_minibatches):
+            metrics.add(update.differentiate(minibatch, now))
+            update.step(now.learning_rate, now.max_grad_norm)
         # Add all (s_t, V_targ) to the buffer; after N_pi iterations follows the auxiliary phase.
         kept: Kept = {"obs": rollout["obs"], "return": estimates["return"]}
         self.kept.append(tree_map(torch.clone, kept))  # the collector writes over its rollouts
@@ -102,28 +105,35 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         batch: Kept = tree_map(lambda *parts: torch.cat(parts, 1), *self.kept)
         lanes = batch["return"].shape[1]
         # Compute π_old for all states in the buffer, once, before anything moves.
-        with torch.no_grad():
-            every = [take_lanes(batch["obs"], group) for group in torch.arange(lanes).split(config.num_envs)]
-            parts = [
-                agent.network.policy(agent.inputs(obs)).unflatten(0, (config.num_steps, -1)) for obs in every
-            ]
+        update = self.distillation.taken() or self
+        every = [take_lanes(batch["obs"], group) for group in torch.arange(lanes).split(config.num_envs)]
+        parts = [update.anchors(agent.inputs(obs)).unflatten(0, (config.num_steps, -1)) for obs in every]
         old = torch.cat(parts, 1)
         for group in lane_groups(lanes, config.auxiliary_epochs, config.auxiliary_minibatches):
             rows = take_lanes(batch, group)
-            target = rows["return"].to(agent.device)
-            parameters, auxiliary_value, value = agent.network.auxiliary(agent.inputs(rows["obs"]))
+            minibatch: PhasicBatch = {
+                "obs": agent.inputs(rows["obs"]),
+                "return": rows["return"].to(agent.device),
+                "parameters": take_lanes(old, group),
+            }
             # Optimise L^joint by the policy's network, and L^value by the critic.
-            distance = agent.family.kl(take_lanes(old, group), parameters)
-            loss, terms = joint_loss(auxiliary_value, target, distance, now.beta_clone)
-            metrics.add(terms)
-            self.auxiliary_optimizer.step(loss, now.learning_rate, now.max_grad_norm)
-            self.improve_critic(value, target, now, metrics)
+            metrics.add(update.distil(minibatch, now))
 
-    def improve_critic(self, value: Tensor, target: Tensor, now: Now, metrics: Metrics) -> None:
-        """One step of the critic towards the value targets."""
-        loss = value_loss(value, value, target, None)
-        metrics.add({"value_loss": loss.detach()})
-        self.critic_optimizer.step(now.vf_coef * loss, now.learning_rate, now.max_grad_norm)
+    @torch.no_grad()
+    def anchors(self, inputs: Tensors) -> Tensor:
+        """The parameters [N, P] of the policy as it is now."""
+        return self.agent.network.policy(inputs)
+
+    def distil(self, minibatch: PhasicBatch, now: Now) -> dict[str, Tensor]:
+        """A step of the policy's network, and one of the critic towards the value targets."""
+        target, agent = minibatch["return"], self.agent
+        parameters, auxiliary_value, value = agent.network.auxiliary(minibatch["obs"])
+        distance = agent.family.kl(minibatch["parameters"], parameters)
+        joint, terms = joint_loss(auxiliary_value, target, distance, now.beta_clone)
+        fit, fitted = fit_loss(value, target, vf_coef=now.vf_coef)
+        self.auxiliary_optimizer.step(joint, now.learning_rate, now.max_grad_norm)
+        self.critic_optimizer.step(fit, now.learning_rate, now.max_grad_norm)
+        return terms | fitted
 
 
 def train_ppg(config: PPGConfig, **options: Any) -> Result:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rl_training.algorithms.ppo import normalize_advantage, value_loss
+from rl_training.algorithms.ppo import fit_loss, normalize_advantage
 from rl_training.algorithms.trpo import (
     conjugate_gradient,
     fisher_vector_product,
@@ -15,12 +15,13 @@ from rl_training.algorithms.trpo import (
     step_length,
     surrogate,
 )
-from rl_training.data.batch import RolloutBatch, minibatches
+from rl_training.data.batch import RolloutBatch
 from rl_training.errors import NonFiniteError
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.part_updates import fastest_fit
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.trpo import TRPOConfig
 
@@ -29,7 +30,7 @@ class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
     """Trust Region Policy Optimization (Schulman et al. 2015), with GAE and a separately fitted value function."""
 
     config_class = TRPOConfig
-    transient = ("policy", "theta")
+    transient = ("policy", "theta", "value_fit")
 
     def __init__(self, config: TRPOConfig) -> None:
         super().__init__(config)
@@ -38,6 +39,7 @@ class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
         self.policy = [*network.actor_encoder.parameters(), *network.actor_head.parameters()]
         self.theta, _ = flatten_parameters(self.policy)
         self.optimizer = Adam([network.critic_encoder, network.critic_head])
+        self.value_fit = fastest_fit(fit_loss, self, self.optimizer)
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Collect state-action pairs and estimate their advantages.
@@ -49,11 +51,10 @@ class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
         # Maximise the surrogate within the trust region.
         metrics.add(self.improve_policy(batch, now))
         # Fit the value function to the returns.
-        for minibatch in minibatches(batch, now.update_epochs, self.config.num_minibatches):
-            value = self.agent.network.value(minibatch["obs"])
-            loss = value_loss(value, minibatch["value"], minibatch["return"], None)
-            metrics.add({"value_loss": loss.detach()})
-            metrics.add(self.optimizer.step(now.vf_coef * loss, now.learning_rate, now.max_grad_norm))
+        update = self.value_fit()
+        for minibatch in update.parts(batch, now.update_epochs, self.config.num_minibatches):
+            metrics.add(update.differentiate(minibatch, now))
+            metrics.add(update.step(now.learning_rate, now.max_grad_norm))
         self.agent.observe(rollout["obs"])
         return metrics
 

@@ -1,0 +1,116 @@
+"""Compiled updates of a loss with KL(old ‖ π) in it: of a policy that an older one holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.masking import mask_of
+from rl_training.algorithms.slopes import Slopes, gather
+from rl_training.errors import NonFiniteError
+from rl_training.kernels.divergences import divergence_slopes, measure_divergence
+from rl_training.kernels.families import ACTION, SIZE, UNMASKED, action_slopes, evaluate_actions
+from rl_training.kernels.layers import HEIGHT, Layers
+from rl_training.runtime.controls import Now
+from rl_training.runtime.optim import Optimizer
+
+
+class AnchoredRows(NamedTuple):
+    """Rows of a batch, as compiled code reads them."""
+
+    inputs: np.ndarray  # [N, features]
+    actions: np.ndarray  # [N, K] float32
+    masks: np.ndarray  # [N, P], or empty
+    anchors: np.ndarray  # [N, P], of the older policy: log-probabilities, logits of coins, or means and log σ
+    columns: np.ndarray  # [N, C] of the loss
+    rows: np.ndarray  # [n] which of them
+
+
+class AnchoredUpdate:
+    """By compiled passes over blocks of rows, for an actor-critic of dense layers; the optimizer moves."""
+
+    def __init__(
+        self, of: Slopes, layers: Layers, family: np.ndarray, encode: nn.Module, optimizer: Optimizer
+    ) -> None:
+        self.of, self.layers, self.family, self.encode, self.optimizer = of, layers, family, encode, optimizer
+        self.said, self.known = (np.zeros((HEIGHT, 4), np.float32) for _ in range(2))
+        self.gradient, self.sums = optimizer.gradient.numpy(), np.zeros(1 + len(of.numbers))
+
+    def anchors(self, obs: Any) -> Tensor:
+        """The parameters [N, P] of the policy as it is now, from which its KL is exactly 0."""
+        with torch.no_grad():
+            inputs = np.ascontiguousarray(self.encode(obs).numpy())
+        masks, every = _masks(obs), np.arange(len(inputs))
+        actions, found = (
+            self._actions(None, len(inputs)),
+            np.empty((len(inputs), self.layers.outputs - 1), np.float32),
+        )
+        self.layers.pack()
+        for start in range(0, len(inputs), HEIGHT):
+            block = every[start : start + HEIGHT]
+            outputs = self.layers.forward(inputs, block)
+            evaluate_actions(self.family, outputs, actions, masks, block, self.said[: len(block)])
+            found[start : start + HEIGHT] = outputs[:, :-1]
+        return torch.from_numpy(found)
+
+    def rows(self, batch: Mapping[str, Any]) -> AnchoredRows:
+        """Of `obs`, the older policy's `parameters`, the columns of the loss and, if it is about any, `action`."""
+        with torch.no_grad():
+            inputs = np.ascontiguousarray(self.encode(batch["obs"]).numpy())
+        count = len(inputs)
+        return AnchoredRows(
+            inputs,
+            self._actions(batch.get("action"), count),
+            _masks(batch["obs"]),
+            np.ascontiguousarray(batch["parameters"].numpy()),
+            np.stack([batch[name].numpy() for name in self.of.columns], 1),
+            np.arange(count),
+        )
+
+    def _actions(self, action: Tensor | None, count: int) -> np.ndarray:
+        if action is not None:
+            return np.ascontiguousarray(action.numpy().reshape(count, -1), np.float32)
+        return np.zeros((count, int((self.family[:, ACTION] + self.family[:, SIZE]).max())), np.float32)
+
+    def differentiate(self, part: AnchoredRows, now: Now) -> dict[str, float]:
+        """Find the gradient on a minibatch; what is worth logging of the loss."""
+        inputs, actions, masks, anchors, columns, rows = part
+        knobs = tuple(_number(getattr(now, name)) for name in self.of.knobs)
+        old = np.empty((len(rows), columns.shape[1]), np.float32)
+        gather(columns, rows, -1, old)
+        self.sums[:] = 0
+        self.layers.pack()
+        for start in range(0, len(rows), HEIGHT):
+            block = rows[start : start + HEIGHT]
+            said, known, slopes = (
+                array[: len(block)] for array in (self.said, self.known, self.layers.slopes)
+            )
+            outputs = self.layers.forward(inputs, block)
+            evaluate_actions(self.family, outputs, actions, masks, block, said)
+            measure_divergence(self.family, outputs, anchors, block, said)
+            self.of.function(said, old[start : start + HEIGHT], 1 / len(rows), knobs, known, self.sums)
+            action_slopes(self.family, outputs, actions, masks, block, known, slopes)
+            divergence_slopes(self.family, outputs, anchors, block, known, slopes)
+            self.layers.backward(slopes)
+        self.layers.unpack(self.gradient)
+        return dict(zip(self.of.numbers, self.sums[1:].tolist(), strict=True))
+
+    def step(self, learning_rate: float, max_grad_norm: float | None) -> dict[str, float]:
+        """Move the parameters down that gradient."""
+        if not math.isfinite(self.sums[0]):
+            raise NonFiniteError("loss")
+        return {"grad_norm": self.optimizer.descend(learning_rate, _number(max_grad_norm))}
+
+
+def _masks(obs: Any) -> np.ndarray:
+    mask = mask_of(obs)
+    return UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0)
+
+
+def _number(knob: float | None) -> float:
+    return math.inf if knob is None else float(knob)

@@ -1,0 +1,73 @@
+"""Updates of a part of an actor-critic by itself, its policy or its critic: by torch or in compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from rl_training.algorithms.ppo import FIT_SLOPES, SURROGATE_SLOPES
+from rl_training.algorithms.slopes import Loss, Slopes
+from rl_training.data.batch import RolloutBatch
+from rl_training.kernels.families import FAMILIES, family_table
+from rl_training.kernels.layers import Layers
+from rl_training.kernels.reading import critic_layers, phasic_layers
+from rl_training.runtime.optim import Optimizer
+from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, TorchUpdate, Update, obstacle
+
+NO_ACTIONS = np.zeros((0, 4), np.int64)  # the family of a critic, which says nothing about actions
+
+Read = Callable[[Any, Tensor], Layers | None]  # a network as layers over a vector of parameters
+Part = Callable[[RolloutBatch], tuple[Tensor, ...]]  # what the part says of a minibatch
+
+
+class FastestPart(Choice):
+    """The update of a loss of such a part: compiled where it can be read as dense layers, else torch's.
+
+    `loss` is what torch differentiates. It has these slopes unless someone has put another function in its place.
+    """
+
+    def __init__(
+        self, loss: Loss, slopes: Slopes, trainer: Any, optimizer: Optimizer, part: Part, read: Read
+    ) -> None:
+        self.slopes, self.trainer, self.optimizer, self.read = slopes, trainer, optimizer, read
+        self.torch = TorchUpdate(loss, slopes, part, optimizer, normalize=False)
+        own = "" if loss is slopes.of else OWN_LOSS
+        super().__init__(own or obstacle(trainer.config, optimizer), trainer.agent.network, self._compiled)
+
+    def _compiled(self, network: Any) -> CompiledUpdate | None:
+        layers = self.read(network, self.optimizer.parameters)
+        if layers is None:
+            return None
+        critic = self.read is critic_layers
+        family = NO_ACTIONS if critic else family_table(self.trainer.agent.family)
+        encoder = network.critic_encoder if critic else network.actor_encoder
+        return CompiledUpdate(self.slopes, layers, family, encoder[0], self.optimizer, normalize=False)
+
+    def __call__(self) -> Update:
+        return self.taken() or self.torch
+
+
+def fastest_fit(loss: Loss, trainer: Any, optimizer: Optimizer) -> FastestPart:
+    """Fitting the value function of a trainer's agent to returns."""
+
+    def value(minibatch: RolloutBatch) -> tuple[Tensor, ...]:
+        return (trainer.agent.network.value(minibatch["obs"]),)
+
+    return FastestPart(loss, FIT_SLOPES, trainer, optimizer, value, critic_layers)
+
+
+def fastest_phasic_policy(loss: Loss, trainer: Any, optimizer: Optimizer) -> FastestPart:
+    """The clipped surrogate of a `PhasicActorCritic`."""
+    agent = trainer.agent
+
+    def policy(minibatch: RolloutBatch) -> tuple[Tensor, ...]:
+        parameters = agent.network.policy(minibatch["obs"])
+        return agent.family.log_prob_and_entropy(parameters, minibatch["action"])
+
+    def read(network: Any, parameters: Tensor) -> Layers | None:
+        return phasic_layers(network, parameters) if type(agent.family) in FAMILIES else None
+
+    return FastestPart(loss, SURROGATE_SLOPES, trainer, optimizer, policy, read)

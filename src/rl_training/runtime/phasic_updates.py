@@ -1,0 +1,57 @@
+"""The auxiliary phase of Phasic Policy Gradient in compiled code: distilling values, and fitting the critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from rl_training.algorithms.ppg import JOINT_SLOPES
+from rl_training.algorithms.slopes import Loss
+from rl_training.kernels.families import FAMILIES, family_table
+from rl_training.kernels.reading import phasic_layers
+from rl_training.runtime.anchored_updates import AnchoredUpdate
+from rl_training.runtime.controls import Now
+from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, is_ours, obstacle
+from rl_training.trees import Tensors
+
+
+def fastest_distillation(loss: Loss, trainer: Any) -> Choice:
+    """A compiled twin of a trainer's `distil`, where there can be one."""
+    ours = is_ours(trainer, "distil", "rl_training.runtime.ppg_trainer") and loss is JOINT_SLOPES.of
+    own = "" if ours else OWN_LOSS
+    optimizers = (trainer.auxiliary_optimizer, trainer.critic_optimizer)
+    hindered = own or obstacle(trainer.config, *optimizers)
+    return Choice(hindered, trainer.agent.network, lambda _: Distillation.of(trainer))
+
+
+class Distillation:
+    """What a trainer does in an auxiliary minibatch, compiled; its optimizers move."""
+
+    def __init__(self, joint: AnchoredUpdate, fit: CompiledUpdate) -> None:
+        self.joint, self.fit = joint, fit
+
+    @classmethod
+    def of(cls, trainer: Any) -> Distillation | None:
+        network, family, optimizer = trainer.agent.network, trainer.agent.family, trainer.auxiliary_optimizer
+        layers = phasic_layers(network, optimizer.parameters)
+        fit = trainer.value_fit.taken()
+        if layers is None or fit is None or type(family) not in FAMILIES:
+            return None
+        encode = network.actor_encoder[0]
+        return cls(AnchoredUpdate(JOINT_SLOPES, layers, family_table(family), encode, optimizer), fit)
+
+    def anchors(self, inputs: Tensors) -> Tensor:
+        return self.joint.anchors(inputs)
+
+    def distil(self, minibatch: Mapping[str, Any], now: Now) -> dict[str, float]:
+        terms = self.joint.differentiate(self.joint.rows(minibatch), now)
+        self.joint.step(now.learning_rate, now.max_grad_norm)
+        rows: Any = {
+            **minibatch,
+            "action": minibatch["return"],
+        }  # a column of any kind: critics read no actions
+        terms |= self.fit.differentiate(self.fit.whole(rows), now)
+        self.fit.step(now.learning_rate, now.max_grad_norm)
+        return terms

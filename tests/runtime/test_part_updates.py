@@ -1,0 +1,206 @@
+"""Compiled updates of a policy or a critic by itself, and of policies held by another, beside torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from updates import perturb, warmed
+
+from rl_training.algorithms.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Family,
+    MultiCategorical,
+)
+from rl_training.algorithms.masking import BLOCKED
+from rl_training.algorithms.ppg import joint_loss
+from rl_training.algorithms.ppo import fit_loss, surrogate_loss
+from rl_training.algorithms.slopes import DIVERGENCE
+from rl_training.data.batch import flatten_time
+from rl_training.data.collector import in_tensors
+from rl_training.kernels.divergences import divergence_slopes, measure_divergence, normalize_anchors
+from rl_training.kernels.families import UNMASKED, evaluate_actions, family_table
+from rl_training.runtime import ppg_trainer, trpo_trainer
+from rl_training.runtime.controls import Controls
+
+FAMILIES: dict[str, Family] = {
+    "categorical": Categorical(5),
+    "multi-categorical": MultiCategorical((2, 4, 3)),
+    "Bernoulli": Bernoulli(3),
+    "Gaussian": DiagonalGaussian(3),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_divergence_and_its_slopes_are_those_of_autograd(name: str, rows: int, masked: bool) -> None:
+    torch.manual_seed(rows)
+    family, count = FAMILIES[name], 2 * rows
+    table, chosen = family_table(family), torch.randperm(count)[:rows]
+    old, raw = torch.randn(count, family.num_parameters), torch.randn(rows, family.num_parameters)
+    blocked = torch.zeros(count, family.num_parameters, dtype=torch.bool)
+    if masked and family.logits:
+        blocked[:, 1] = torch.rand(count) < 0.5  # the second of the first choice; others stay
+    parameters = raw.requires_grad_().masked_fill(blocked[chosen], BLOCKED)
+    old = old.masked_fill(blocked, BLOCKED)
+    weight = torch.randn(rows)
+    expected = family.kl(old[chosen], parameters)
+    (weight * expected).sum().backward()
+
+    anchors = old.numpy().copy()
+    normalize_anchors(table, anchors)
+    outputs = np.concatenate([raw.detach().numpy(), np.zeros((rows, 1), np.float32)], 1)
+    masks = (~blocked).numpy() if masked and family.logits else UNMASKED
+    said, slopes = np.zeros((rows, 4), np.float32), np.zeros((rows, family.num_parameters + 1), np.float32)
+    evaluate_actions(table, outputs, np.zeros((count, 5), np.float32), masks, chosen.numpy(), said)
+    measure_divergence(table, outputs, anchors, chosen.numpy(), said)
+    np.testing.assert_allclose(said[:, DIVERGENCE], expected.detach(), rtol=1e-4, atol=1e-5)
+    said[:, DIVERGENCE] = weight
+    slopes[:] = 0.5  # they are added
+    divergence_slopes(table, outputs, anchors, chosen.numpy(), said, slopes)
+    assert raw.grad is not None
+    np.testing.assert_allclose(slopes[:, :-1] - 0.5, raw.grad, rtol=1e-4, atol=1e-5)
+    assert (slopes[:, -1] == 0.5).all()
+
+
+class Noise(gym.Env):  # type: ignore[type-arg]
+    """Observations and rewards of noise, for actions of any space."""
+
+    observation_space = spaces.Box(-1, 1, (3,))
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        self.action_space = action_space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._seen(), float(np.sum(action)), bool(self.np_random.random() < 0.1), False, {}
+
+    def _seen(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32)
+
+
+SPACES: dict[str, spaces.Space[Any]] = {
+    "Box": spaces.Box(-1, 1, (2,)),
+    "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
+    "MultiBinary": spaces.MultiBinary(2),
+}
+for name, space in SPACES.items():
+    gym.register(f"parts/{name}-v0", entry_point=Noise, kwargs={"action_space": space})
+ENVS = ["CartPole-v1", "probe/Masked-v0", *(f"parts/{name}-v0" for name in SPACES)]
+SMALL: dict[str, Any] = dict(
+    total_timesteps=1000,
+    num_envs=3,
+    num_steps=60,  # 180 rows: more than a block
+    hidden_sizes=(20, 9),
+    learning_rate=0.003,
+    vectorization="sync",
+    normalize_observations=True,
+)
+
+
+def both(algo: str, iterations: int, **settings: Any) -> tuple[Any, Any]:
+    """A trainer whose updates are compiled and one that learns by torch, from the same draws."""
+    ours, theirs = (
+        warmed(algo, iterations, **SMALL | settings, compiled_updates=how) for how in (True, False)
+    )
+    assert {update.path for update in ours.choices().values()} == {"compiled"}
+    assert {update.path for update in theirs.choices().values()} == {"torch"}
+    return ours, theirs
+
+
+def assert_same(ours: Any, theirs: Any, *optimizers: str) -> None:
+    for name in optimizers:
+        pair = [getattr(trainer, name) for trainer in (ours, theirs)]
+        torch.testing.assert_close(*(each.parameters for each in pair), rtol=1e-3, atol=2e-4)
+        means = [each.mean for each in pair]
+        torch.testing.assert_close(*means, rtol=1e-2, atol=1e-3 * float(means[1].abs().max()))
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "parts/Box-v0"])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.5])
+def test_trpo_fits_values_as_torch_does(env_id: str, max_grad_norm: float | None) -> None:
+    settings = dict(num_minibatches=4, update_epochs=3, vf_coef=0.7, max_grad_norm=max_grad_norm)
+    assert_same(*both("trpo", 2, env_id=env_id, **settings), "optimizer")
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_the_policy_phase_of_ppg_is_torchs(env_id: str) -> None:
+    settings = dict(num_minibatches=1, policy_epochs=2, value_epochs=2, vf_coef=0.7, ent_coef=0.02)
+    assert_same(*both("ppg", 3, env_id=env_id, **settings), "policy_optimizer", "critic_optimizer")
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_the_auxiliary_phase_of_ppg_is_torchs(env_id: str) -> None:
+    """Held to another policy than it is: of a divergence of 0 the slopes are rounding, whose steps are as long."""
+    found, trainers = [], both("ppg", 1, env_id=env_id, num_minibatches=1, beta_clone=0.8, vf_coef=0.7)
+    rollout = in_tensors(trainers[0].collector.columns)
+    for trainer in trainers:
+        update, now = trainer.distillation.taken() or trainer, Controls.of(trainer.config).at(0).after(0)
+        inputs = trainer.agent.inputs(flatten_time(rollout["obs"]))
+        minibatch = {
+            "obs": inputs,
+            "return": rollout["value"].flatten() + 1,
+            "parameters": update.anchors(inputs),
+        }
+        torch.manual_seed(4)
+        perturb(trainer.agent.network)
+        found.append([{k: float(v) for k, v in update.distil(minibatch, now).items()} for _ in range(3)])
+    assert found[0][0].keys() == {"auxiliary_value_loss", "clone_kl", "value_loss"}
+    for mine, other in zip(*found, strict=True):
+        assert mine == pytest.approx(other, rel=1e-3, abs=1e-6)
+    assert_same(*trainers, "policy_optimizer", "auxiliary_optimizer", "critic_optimizer")
+
+
+def test_a_policy_that_is_held_to_itself_stays_exactly() -> None:
+    trainer = warmed("ppg", 1, env_id="parts/Box-v0", **SMALL, num_minibatches=1)
+    head, update = trainer.agent.network.actor_head.output, trainer.distillation.taken()
+    obs, before = torch.randn(150, 3), head.weight.clone()
+    minibatch = {"obs": obs, "return": torch.randn(150), "parameters": update.anchors(obs)}
+    numbers = update.distil(minibatch, Controls.of(trainer.config).at(0).after(0))
+    assert numbers["clone_kl"] == 0
+    assert torch.equal(head.weight, before)
+
+
+def test_a_shared_trunk_is_distilled_by_torch_and_its_policy_compiled() -> None:
+    trainer = warmed("ppg", 0, env_id="CartPole-v1", **SMALL, shared_trunk=True)
+    assert trainer.paths() == {
+        "surrogate": "compiled",
+        "value_fit": "torch",
+        "distillation": "torch",
+        "rollouts": "python",
+    }
+
+
+@pytest.mark.parametrize(
+    ("algo", "module", "loss", "update"),
+    [
+        ("trpo", trpo_trainer, fit_loss, "value_fit"),
+        ("ppg", ppg_trainer, fit_loss, "value_fit"),
+        ("ppg", ppg_trainer, surrogate_loss, "surrogate"),
+        ("ppg", ppg_trainer, joint_loss, "distillation"),
+    ],
+)
+def test_a_loss_of_ones_own_is_torchs(
+    algo: str, module: Any, loss: Any, update: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, loss.__name__, lambda *said, **knobs: loss(*said, **knobs))
+    trainer = warmed(algo, 0, env_id="CartPole-v1", **SMALL)
+    assert getattr(trainer, update).explained == "torch (a loss of one's own)"
+
+
+def test_layers_that_compiled_code_does_not_know_are_torchs() -> None:
+    trainer = warmed("ppg", 0, env_id="CartPole-v1", **SMALL)
+    assert {update.path for update in trainer.choices().values()} == {"compiled"}
+    trainer.agent.network.critic_encoder[1][1] = torch.nn.Softplus()
+    assert trainer.value_fit.path == trainer.distillation.path == "torch"
+    assert trainer.surrogate.path == "compiled"
