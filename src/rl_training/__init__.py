@@ -1,7 +1,7 @@
 """Reinforcement learning that resumes exactly.
 
     from rl_training import load_config, train, resume, fork, evaluate_checkpoint, load_policy
-    from rl_training import report, compare, tune
+    from rl_training import train_seeds, report, compare, tune
     from rl_training import Config, Trainer, register, ...    (an algorithm of one's own: docs/extending.md)
 
 The names above are loaded on first use (PEP 562), so that `import rl_training` and `rl-training --help` do
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rl_training.settings.fields import changed, field, knob
     from rl_training.settings.loading import load_config
     from rl_training.state.stateful import Stateful
+    from rl_training.tools.experiments import train_seeds
     from rl_training.tools.forking import fork
     from rl_training.tuning.study import tune
 
@@ -65,12 +66,14 @@ __all__ = [
     "report",
     "resume",
     "train",
+    "train_seeds",
     "tune",
 ]
 
 _HOMES = {
     "load_config": "rl_training.settings.loading:load_config",
     "train": "rl_training.runtime.workflows:train",
+    "train_seeds": "rl_training.tools.experiments:train_seeds",
     "resume": "rl_training.runtime.workflows:resume",
     "fork": "rl_training.tools.forking:fork",
     "evaluate_checkpoint": "rl_training.runtime.workflows:evaluate_checkpoint",

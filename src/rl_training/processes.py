@@ -6,17 +6,19 @@ ends the others; whoever else acted on it would take from the first what it need
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import connection, forkserver, resource_tracker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "for-the-fork-server"
+WARM_UP = "RL_TRAINING_WARM_UP"  # the settings of a run, for the fork server alone
 
 
 @contextmanager
@@ -47,14 +49,15 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def ensure_fork_server(*preload: str) -> None:
+def ensure_fork_server(*preload: str, warm_up: Mapping[str, object] | None = None) -> None:
     """Start the process that forks others, with what they import loaded once, and out of the reach of signals.
 
-    Who is forked gets them again, as from any fork server.
+    Who is forked gets them again, as from any fork server. With `warm_up`, settings of a run, the server first trains
+    for a moment, so that forks find everything compiled and loaded; one that is running already stays as it is.
     """
     modules = [*preload, "rl_training.fork_server"]
     forkserver.set_forkserver_preload(modules)
-    with _working_directory_not_imported():
+    with _working_directory_not_imported(), _in_environment(WARM_UP, warm_up and json.dumps(warm_up)):
         resource_tracker.ensure_running()  # first, since it unblocks signals where it starts
         with blocked_signals():
             _ensure_running(modules)
@@ -76,14 +79,22 @@ def _working_directory_not_imported() -> Iterator[None]:
     `multiprocessing` starts them with `-c`, which puts that directory first: a `socket.py` in a folder from elsewhere
     would run. Python 3.10 does not know the variable.
     """
-    if _imports_from_working_directory() or SAFE_PATH in os.environ:
+    needed = not _imports_from_working_directory() and SAFE_PATH not in os.environ
+    with _in_environment(SAFE_PATH, OURS if needed else None):
+        yield
+
+
+@contextmanager
+def _in_environment(name: str, value: str | None) -> Iterator[None]:
+    """Hand a variable to processes that are started within; None: leave it as it is."""
+    if value is None:
         yield
         return
-    os.environ[SAFE_PATH] = OURS
+    os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ[SAFE_PATH]
+        del os.environ[name]
 
 
 def _imports_from_working_directory() -> bool:

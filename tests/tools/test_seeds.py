@@ -1,9 +1,12 @@
 """Several seeds as one experiment: each a normal run, and the same command goes on where it was."""
 
+import gc
 import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,12 +15,13 @@ from runs import TINY, Command, assert_same_run
 from test_cli import cli, refused
 
 from rl_training import load_config, train
+from rl_training.envs.making import with_lanes
 from rl_training.errors import RunError, UserError
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.runtime.workflows import refuse_other_config
 from rl_training.settings.loading import YOUNGER, as_begun
 from rl_training.state.run_directory import directory_name
-from rl_training.tools import experiments
+from rl_training.tools import experiments, warming
 from rl_training.tools.experiment_display import LiveSeeds, PlainSeeds, QuietSeeds
 from rl_training.tools.experiments import (
     SeedRun,
@@ -211,6 +215,111 @@ def test_the_first_lines_say_what_a_single_run_says(tmp_path, monkeypatch, capsy
             "total_timesteps 100 is rounded up to 112: an iteration has 16 steps",
         ]
         assert [line for line in said if line in first] == ([] if type(display) is QuietSeeds else first)
+
+
+COMPILED = dict(algo="ppo", env_id="CartPole-v1", total_timesteps=4096, num_envs=4, num_steps=64)
+
+
+def test_seeds_of_a_compiled_config_are_forked_warm_and_equal_single_runs(tmp_path):
+    """In a process of its own: this one may have a fork server already, which stays as it is."""
+    code = f"""
+import sys
+from rl_training import train_seeds
+train_seeds({COMPILED!r}, [1, 2, 3], jobs=2, run_dir={str(tmp_path / "all")!r}, quiet=True)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    for seed in (1, 2, 3):
+        train(load_config(COMPILED | {"seed": seed}), run_dir=tmp_path / f"s{seed}", quiet=True)
+        assert_same_run(tmp_path / f"s{seed}", tmp_path / "all" / f"s{seed}")
+        one, other = (
+            json.loads((tmp_path / p / f"s{seed}" / "manifest.json").read_text()) for p in ("", "all")
+        )
+        assert one["config"]["vectorization"] == "compiled"
+        assert without(one, "started_at", "sha256") == without(other, "started_at", "sha256")
+
+
+def without(mapping: dict, *names: str) -> dict:
+    return {name: value for name, value in mapping.items() if name not in names}
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn", "sac", "trpo", "ppg"])
+def test_a_warm_up_trains_and_starts_no_thread(algo, tmp_path, monkeypatch):
+    """Threads do not survive a fork, and what they hold stays held."""
+    env_id = "Pendulum-v1" if algo == "sac" else "CartPole-v1"
+    config = with_lanes(
+        load_config({"algo": algo, "env_id": env_id, "stop_at": {"metric": "episode_return", "at_least": 0}})
+    )
+    assert warming.can_warm_up(config)
+    done = []
+    run = warming.workflows.train_until_stopped
+    monkeypatch.setattr(
+        warming.workflows, "train_until_stopped", lambda *a, **k: done.append(run(*a, **k)) or done[-1]
+    )
+    warming.warm_up({"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 64, "num_steps": 8})
+    before = os.listdir("/proc/self/task")
+    warming.warm_up(config.model_dump(mode="json"))
+    assert os.listdir("/proc/self/task") == before
+    gc.unfreeze()
+    assert done[-1].metrics["eval/episodes"] == 1 and not done[-1].stopped
+    assert any("loss" in name for name in done[-1].metrics), "it has learned"
+    assert not done[-1].run_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "vectorization", "warm"),
+    [([1, 2], "auto", True), ([1], "auto", False), ([1, 2], "sync", False)],
+)
+def test_the_fork_server_warms_up_for_two_seeds_of_a_compiled_config(
+    seeds, vectorization, warm, tmp_path, monkeypatch
+):
+    asked = []
+
+    class Asked(Exception):
+        pass
+
+    def ensure(*preload, warm_up):
+        asked.append(warm_up)
+        raise Asked
+
+    monkeypatch.setattr(experiments, "ensure_fork_server", ensure)
+    config = load_config(COMPILED, vectorization=vectorization)
+    with pytest.raises(Asked):
+        experiments.train_seeds(config, seeds, run_dir=tmp_path / "all", quiet=True)
+    assert [settings is not None and settings["vectorization"] == "compiled" for settings in asked] == [warm]
+
+
+def test_what_is_not_warmed_up():
+    compiled = load_config(COMPILED, vectorization="compiled")
+    assert warming.can_warm_up(compiled)
+    assert not warming.can_warm_up(load_config(COMPILED, vectorization="sync"))
+    assert not warming.can_warm_up(compiled.model_copy(update={"algo": "mine.py:Mine"}))
+    assert not warming.can_warm_up(compiled.model_copy(update={"device": "cuda"}))
+
+
+def test_a_warm_up_that_fails_is_silent_for_the_seeds_say_it(capfd):
+    warming.warm_up({"algo": "ppo", "env_id": "CartPol-v1"})
+    gc.unfreeze()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_seeds_forked_warm_end_with_a_killed_command_and_go_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = COMPILED | dict(total_timesteps=10_000_000, checkpoint_interval=5000)
+    Path("my.yaml").write_text(yaml(settings))
+    arguments = ("my.yaml", "--seeds", "1-2", "--jobs", "2", "--run-dir", "all")
+    command = Command("train", *arguments)
+    wait_for_checkpoints(Path("all"), command, 5000)
+    command.send_signal(signal.SIGKILL)
+    command.communicate()
+    while any(is_locked(run) for run in Path("all").glob("s*")):
+        time.sleep(0.01)
+    reached = [newest_step(Path("all") / name) for name in ("s1", "s2")]
+    assert all(5000 <= step < 10_000_000 for step in reached)
+    command = Command("train", *arguments, own_session=True)
+    wait_for_checkpoints(Path("all"), command, max(reached) + 5000)
+    os.killpg(command.pid, signal.SIGTERM)
+    out, err = command.communicate()
+    assert command.returncode == 143 and "0 done before, 2 go on" in out, err
 
 
 def test_what_every_seed_warns_of_is_said_once(capsys):

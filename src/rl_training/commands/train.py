@@ -82,7 +82,7 @@ def train_seeds(
 
     if any(override.partition("=")[0].strip() == "seed" for override in overrides):
         raise UserError("seed=… and --seeds cannot be combined")
-    experiment = experiments.train_seeds(
+    experiment = experiments.train_seeds_until_stopped(
         config,
         experiments.parse_seeds(seeds),
         jobs=jobs,

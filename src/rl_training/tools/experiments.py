@@ -40,6 +40,7 @@ from rl_training.settings.picture_defaults import difference, with_picture_defau
 from rl_training.state import checkpoints, files
 from rl_training.state.run_directory import RunDirectory, changed_keys, directory_name
 from rl_training.terminal import escape_streams
+from rl_training.tools.warming import can_warm_up
 
 FORMAT = 1
 IDENTITY = "experiment.json"
@@ -99,6 +100,34 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def train_seeds(
+    config: Config | Mapping[str, Any],
+    seeds: Sequence[int],
+    *,
+    jobs: int = 1,
+    run_dir: str | Path | None = None,
+    display: SeedsDisplay | None = None,
+    quiet: bool = False,
+) -> Experiment:
+    """Train a config with several seeds, `jobs` at a time; the same call resumes what was stopped.
+
+    run_dir: directory of the experiment. [default: runs/ALGO-ENV-seeds]
+    quiet, display: hide the progress, or show it with a custom display.
+    After Ctrl-C all seeds are saved and KeyboardInterrupt is raised; after SIGTERM, SystemExit(143).
+    """
+    from rl_training.tools.experiment_display import make_experiment_display
+
+    experiment = train_seeds_until_stopped(
+        config if isinstance(config, Config) else load_config(config),
+        seeds,
+        jobs=jobs,
+        run_dir=None if run_dir is None else Path(run_dir),
+        display=display or make_experiment_display(quiet),
+    )
+    workflows.end_caller(experiment.interrupted)
+    return experiment
+
+
+def train_seeds_until_stopped(
     config: Config,
     seeds: Sequence[int],
     *,
@@ -106,7 +135,7 @@ def train_seeds(
     run_dir: Path | None = None,
     display: SeedsDisplay,
 ) -> Experiment:
-    """Train every seed to its end, `jobs` at a time, in the experiment of this config."""
+    """As `train_seeds`, but a signal only ends the seeds: the experiment says which one."""
     written, config = config, with_picture_defaults(config, sees_pictures)
     # What is wrong with a config or an environment leaves nothing behind.
     trainer = workflows.make_trainer(config)
@@ -284,7 +313,9 @@ def _train_one(settings: dict[str, object], path: Path, pipe: connection.Connect
 def _run_all(experiment: Experiment, jobs: int, display: SeedsDisplay, stop: Any) -> None:
     waiting = [run for run in experiment.runs if run.status != "done"]
     context = multiprocessing.get_context("forkserver")
-    ensure_fork_server(__name__)  # torch is loaded once for all seeds
+    # torch is loaded once for all seeds, and what is compiled too, which pays from the second on.
+    warm = len(waiting) > 1 and can_warm_up(experiment.config)
+    ensure_fork_server(__name__, warm_up=experiment.config.model_dump(mode="json") if warm else None)
     running: dict[connection.Connection, tuple[SeedRun, Any]] = {}
     passed_on = False
     said: set[str] = set()
