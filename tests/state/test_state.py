@@ -665,7 +665,10 @@ def test_an_explicit_run_directory_must_be_empty(tmp_path: Path) -> None:
     for wrong in (path / "file", path / "file" / "below"):
         with pytest.raises(RunError, match="directory"):
             RunDirectory.create(wrong, "unused")
-    with pytest.raises(RunError, match="not a run directory"):
+    with pytest.raises(RunError, match=r"not a run directory .it has no config.yaml"):
+        RunDirectory.open(path)
+    (path / "file").unlink()
+    with pytest.raises(RunError, match=r"not a run directory .it is empty; `train` can start a run in it"):
         RunDirectory.open(path)
     with pytest.raises(RunError, match="no run directory"):
         RunDirectory.open(tmp_path / "missing")

@@ -303,7 +303,9 @@ def draw_text(comparison: Comparison) -> str:
         lines += [f"{task}: {comparison.metric}", *_aligned([HEADER, *rows]), ""]
     improvements = improvement_rows(comparison)
     if improvements:
-        lines.append("probability of improvement: that a run of the one scores above a run of the other")
+        lines.append(
+            "probability of improvement: a run of the first scores above one of the second (95 % interval)"
+        )
         several = len(comparison.tasks) > 1
         for task, method, other, value, interval in improvements:
             lines.append(f"  {value}  ({interval})  {method} over {other}{f', {task}' if several else ''}")

@@ -93,7 +93,9 @@ class RunDirectory:
         if not run.path.is_dir():
             raise RunError(f"{path}: no run directory here")
         if not run.config_path.is_file():
-            raise RunError(f"{path}: not a run directory (it has no config.yaml)")
+            empty = all(_is_leftover(entry.name) for entry in run.path.iterdir())
+            why = "it is empty; `train` can start a run in it" if empty else "it has no config.yaml"
+            raise RunError(f"{path}: not a run directory ({why})")
         for part in (run.checkpoints, run.best, run.replay, run.path / "tensorboard", run.path / "wandb"):
             if part.is_symlink():  # what is written and removed there would be outside
                 raise RunError(f"{part}: is a symbolic link; a run keeps its files inside its own directory")
