@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import wrapping
 
 from rl_training import cli, load_config, resume, train
 from rl_training.monitoring.display import QuietDisplay
+from rl_training.parts import GIVEN
 from rl_training.registry import trainer_class
 from rl_training.runtime import engine
 from rl_training.runtime.controls import Controls, find_control, resolve
@@ -440,6 +442,29 @@ OWN: dict[str, dict[str, Any]] = {
         ent_coef=0.02,
         ent_coef_schedule={"type": "plateau", "metric": "eval/mean_return", "factor": 0.5, "patience": 1},
     ),
+    "agents": dict(  # two in a world, which is replayed as a whole
+        algo="ppo",
+        env_id="wrapping:Meeting",
+        max_episode_steps=6,
+        info_metrics=["near"],
+        total_timesteps=2000,
+        num_envs=6,
+        num_steps=20,
+        num_minibatches=2,
+        hidden_sizes=[16],
+        normalize_observations=True,
+    ),
+    "given-environment": dict(  # an object in Python, which resume is given again
+        algo="ppo",
+        env_id="given:make_bandit",
+        env_kwargs={"arms": 3},
+        max_episode_steps=20,
+        total_timesteps=2000,
+        num_envs=3,
+        num_steps=32,
+        num_minibatches=2,
+        hidden_sizes=[16],
+    ),
     "curriculum-fleet": dict(  # what an actor's episodes begin with comes with its request
         algo="impala",
         env_id="Pendulum-v1",
@@ -576,10 +601,17 @@ def holds(check: Callable[..., Any], *args: Any) -> bool:
 
 def go_on(config: Any, run_dir: Path) -> None:
     """Start the run, or resume it if it was started before."""
+    env = given_env(config)
     if (run_dir / "config.yaml").exists():
-        resume(run_dir, trust=True)
+        resume(run_dir, trust=True, env=env)
     else:
-        train(config, run_dir=run_dir)
+        train(config, run_dir=run_dir, env=env)
+
+
+def given_env(config: Any) -> Any:
+    """The object of a config whose environment is one of Python; None for all others."""
+    name = config.env_id.removeprefix(GIVEN)
+    return None if name == config.env_id else getattr(wrapping, name)
 
 
 PATIENCE = 1500  # seconds after which a child that stands still says where, before its test is given up
@@ -625,7 +657,7 @@ def train_small(name: str, run_dir: Path) -> None:
     """Train a small run in this process, which its later forks are warmed by, or apart where it has threads."""
     config = small_config(name)
     if start_method(config) == "fork":
-        train(config, run_dir=run_dir)
+        train(config, run_dir=run_dir, env=given_env(config))
     else:
         assert in_child(go_on, config, run_dir, start=start_method(config)) == 0
 

@@ -74,7 +74,8 @@ class Level(gym.Env):
         return np.array([self.level], np.float32), float(self.level), self.t == 4, False, {}
 
 
-gym.register("curricula/Level-v0", "wrapping:Level", max_episode_steps=50)
+for name in ("Level", "Other"):
+    gym.register(f"curricula/{name}-v0", "wrapping:Level", max_episode_steps=50)
 
 
 class Bandit(gym.Env):
@@ -92,6 +93,19 @@ class Bandit(gym.Env):
     def step(self, action):
         self.t += 1
         return self.np_random.random(1).astype(np.float32), float(action == self.best), self.t == 3, False, {}
+
+
+class Drawn(Bandit):
+    """Draws its time."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((16, 16, 3), 50 * self.t, np.uint8)
 
 
 def make_bandit(arms=2):

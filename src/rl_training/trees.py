@@ -40,9 +40,15 @@ def put_rows(tree: object, rows: object, where: Any) -> None:
 
 def space_leaves(space: object) -> Iterator[Any]:
     """Every plain space of a Tuple or Dict space, in their order; a plain space itself."""
+    for _, leaf in named_space_leaves(space, ""):
+        yield leaf
+
+
+def named_space_leaves(space: object, name: str) -> Iterator[tuple[str, Any]]:
+    """The same with their names: `name/key` in a Dict, `name/0` in a Tuple."""
     parts = getattr(space, "spaces", None)
     if parts is None:
-        yield space
+        yield name, space
         return
-    for part in parts.values() if isinstance(parts, Mapping) else parts:
-        yield from space_leaves(part)
+    for key, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
+        yield from named_space_leaves(part, f"{name}/{key}")

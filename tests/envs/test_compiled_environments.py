@@ -16,6 +16,7 @@ from rl_training.compiling import njit
 from rl_training.dynamics.interface import Dynamics
 from rl_training.envs import packages
 from rl_training.envs.compiled import CompiledEnvironments
+from rl_training.envs.compiled_env import CompiledEnv
 from rl_training.envs.lanes import LocalLanes, without_wrappers
 from rl_training.envs.making import compiled_dynamics, make_env, make_environments
 from rl_training.errors import ConfigError, EnvironmentFault
@@ -105,6 +106,46 @@ def test_observations_have_the_types_and_shapes_of_their_space_masks_too() -> No
     assert all(space in taxi.lanes.observation_space for space in [{k: v[0] for k, v in taxi.obs.items()}])
     unmasked = compiled("Taxi-v4", algo="dreamer")
     assert unmasked.obs.shape == (3,)
+
+
+@njit()
+def observe_walls(state: Any, obs: Any) -> None:
+    obs[0] = state[0] / 3
+    obs[1], obs[2] = state[0] > 0, state[0] < 3
+
+
+@njit()
+def reset_walls(state: Any, chance: Any) -> None:
+    state[0] = 1.0
+
+
+@njit()
+def step_walls(state: Any, action: Any, chance: Any) -> Any:
+    state[0] += 1 if action[0] == 1 else -1
+    return 1.0, False
+
+
+class Walls(CompiledEnv):
+    """A walk between two walls, which a mask keeps it from."""
+
+    dynamics = Dynamics(reset_walls, step_walls, observe_walls, lowest=(0,), highest=(3,), masked=True)
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dreamer"])
+def test_masked_dynamics_of_ones_own_always_have_room_for_the_mask(algo: str, tmp_path: Path) -> None:
+    """Compiled code looks at no bounds: what reads no mask must not let them write beyond a row."""
+    env_id = f"{__file__}:Walls"
+    lanes = compiled(env_id, algo=algo, max_episode_steps=20)
+    assert lanes.rows.shape == (3, 3)
+    seen = lanes.obs["observation"] if algo == "ppo" else lanes.obs
+    assert seen.tolist() == [[pytest.approx(1 / 3)]] * 3
+    lanes.step(np.array([0, 1, 1]))
+    assert lanes.rows.tolist() == [[0, 0, 1], *[[pytest.approx(2 / 3), 1, 1]] * 2]
+    if algo == "ppo":
+        config = config_of(env_id, max_episode_steps=20, total_timesteps=200, num_envs=2, num_steps=20)
+        assert train(config, run_dir=tmp_path / "run", quiet=True).metrics["eval/mean_return"] == 20
 
 
 def test_actions_of_a_box_reach_it_as_they_reach_gymnasium() -> None:

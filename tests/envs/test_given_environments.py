@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runs import assert_same_run
-from wrapping import Bandit, make_bandit
+from wrapping import Bandit, Drawn, make_bandit
 
-from rl_training import evaluate_checkpoint, load_config, resume, train
+from rl_training import evaluate_checkpoint, fork, load_config, report, resume, train
 from rl_training.envs import packages
 from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError
 from rl_training.runtime.engine import Engine
+from rl_training.runtime.workflows import record_demonstrations
+from rl_training.tools.playing import play_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "own_environment.md"
 SMALL = dict(algo="ppo", num_envs=2, num_steps=16, hidden_sizes=[8], eval_episodes=2, checkpoint_interval=64)
@@ -55,7 +57,7 @@ def test_a_stopped_run_asks_for_it_again_in_one_line_and_ends_the_same(tmp_path,
         lambda: evaluate_checkpoint(tmp_path / "run"),
     ):
         with pytest.raises(
-            ConfigError, match=r"given:Bandit.*give it again: resume\(run_dir, env=\.\.\.\)"
+            ConfigError, match=r"given:Bandit.*give it again in Python, as in resume\(run_dir, env=\.\.\.\)"
         ) as asked:
             again()
         assert "\n" not in str(asked.value)
@@ -84,6 +86,32 @@ def test_what_cannot_be_made_is_one_line(tmp_path):
             train(settings(**changes), env=env, run_dir=tmp_path / "run", quiet=True)
         assert words in str(refused.value) and "\n" not in str(refused.value)
         assert not (tmp_path / "run").exists()
+
+
+def test_it_is_forked_played_recorded_and_reported(tmp_path):
+    run = train(settings(), env=Drawn, run_dir=tmp_path / "run", quiet=True).run_dir
+    with pytest.raises(ConfigError, match="give it again in Python"):
+        fork(run, ["total_timesteps=300"], run_dir=tmp_path / "no", quiet=True)
+    forked = fork(run, ["total_timesteps=300"], env=Drawn, run_dir=tmp_path / "fork", quiet=True)
+    assert forked.checkpoint_path.name == "step-000000000320"
+    recorded = record_demonstrations(run, tmp_path / "demos.npz", episodes=2, env=Drawn)
+    assert recorded.lengths == [3, 3]
+    for env in (Drawn, Drawn(render_mode="rgb_array")):
+        (tmp_path / "film.gif").unlink(missing_ok=True)
+        assert play_run(run, video=tmp_path / "film.gif", env=env).frames == 4
+    page = report(run, tmp_path / "page.html", video=True, env=Drawn).read_text()
+    assert "data:video/mp4" in page
+    assert "No video: " in report(run, tmp_path / "page.html").read_text()
+
+
+def test_forked_actors_have_it_and_those_of_ray_refuse_it_in_one_line(tmp_path):
+    pytest.importorskip("ray")
+    fleet = settings(algo="impala", num_actors=2)
+    result = train(fleet, env=Bandit, run_dir=tmp_path / "run", quiet=True)
+    assert result.metrics["episodes"] > 0
+    with pytest.raises(ConfigError, match="fleet: ray starts its actors from the config alone") as refused:
+        train(fleet | {"fleet": "ray"}, env=Bandit, run_dir=tmp_path / "no", quiet=True)
+    assert "\n" not in str(refused.value) and not (tmp_path / "no").exists()
 
 
 def test_without_a_time_limit_there_is_a_warning(tmp_path):

@@ -9,15 +9,18 @@ from torch import distributions as reference
 
 from rl_training import evaluate_checkpoint, load_config, load_policy, train
 from rl_training.algorithms.distributions import Bernoulli, DiagonalGaussian, Joint, MultiCategorical
+from rl_training.data.demonstrations import check_fit, load_demonstrations
 from rl_training.envs.action_masks import MaskInObservation, num_choices
 from rl_training.envs.environments import Environments
 from rl_training.envs.lanes import LocalLanes
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import JointCodec, action_codec, same_layout, space_from_json, space_to_json
 from rl_training.envs.wrappers import TupleAsDict
-from rl_training.errors import ConfigError, UserError
+from rl_training.errors import ConfigError, RunError
 from rl_training.networks.actor_critic import ActionHead, action_family
+from rl_training.runtime.workflows import record_demonstrations
 from rl_training.tools.exporting import export_policy
+from rl_training.trees import tree_leaves
 
 SPACE = gym.make("probe/JointTask-v0").unwrapped.action_space
 SMALL = dict(num_envs=3, num_steps=16, total_timesteps=400, hidden_sizes=[8], eval_episodes=4)
@@ -28,6 +31,7 @@ ON_POLICY = {
     "ppg": dict(policy_iterations=2, auxiliary_minibatches=2, num_minibatches=2, auxiliary_epochs=1),
     "recurrent_ppo": dict(num_minibatches=1, recurrent_size=8),
     "impala": dict(num_actors=2, num_envs=2),
+    "appo": dict(num_actors=2, num_envs=2, num_minibatches=2, update_epochs=2),
 }
 
 
@@ -109,8 +113,35 @@ def test_every_actor_critic_takes_them_and_obeys_masks(algo, tmp_path):
     seen = (np.zeros(2, np.float32), 1)
     action = policy.act({"0": seen[0], "1": seen[1], "action_mask": np.array([0, 1, 0, 1, 0, 0, 0, 1])})
     assert SPACE.contains(action) and action["kind"] == 6 and action["move"][1].tolist() == [0, 2]
-    with pytest.raises(UserError, match="Dict actions cannot be exported"):
-        export_policy(result.run_dir, tmp_path / "policy.pt2")
+    exported = export_policy(result.run_dir, tmp_path / "policy.pt2")
+    assert exported.outputs["action/kind"] == "int64 [batch]" and exported.difference < 1e-5
+    assert exported.outputs["action/move/0"] == "float32 [batch, 2]"
+
+
+def test_episodes_are_recorded_part_by_part_and_read_again(tmp_path):
+    config = load_config(dict(algo="ppo", env_id="probe/JointTask-v0") | SMALL)
+    run = train(config, run_dir=tmp_path / "run", quiet=True).run_dir
+    made = record_demonstrations(run, tmp_path / "demos.npz", episodes=3)
+    again = load_demonstrations(str(tmp_path / "demos.npz"))
+    for one, other in zip(made.episodes, again.episodes, strict=True):
+        parts, same = (dict(tree_leaves(each.actions, "")) for each in (one, other))
+        assert list(parts) == ["/coins", "/kind", "/move/0", "/move/1"]
+        assert all(np.array_equal(parts[name], same[name]) for name in parts)
+        actions = one.actions
+        assert all(
+            SPACE.contains({"coins": coins, "kind": kind, "move": (where, pair)})
+            for coins, kind, where, pair in zip(
+                actions["coins"], actions["kind"], actions["move"]["0"], actions["move"]["1"], strict=True
+            )
+        )
+    with pytest.raises(RunError, match="Tuple and Dict actions are recorded to"):
+        record_demonstrations(run, "minari:joint/task-v0", episodes=1)
+    with pytest.raises(ConfigError, match=r"actions have the parts \['coins', 'kind', 'move'\]"):
+        check_fit(again, config.env_id, again_space(run), spaces.Discrete(2), "demos.npz")
+
+
+def again_space(run):
+    return load_policy(run).observation_space
 
 
 def test_it_learns(tmp_path):

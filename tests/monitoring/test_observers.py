@@ -15,8 +15,10 @@ from test_cli import cli
 from rl_training import compare, evaluate_checkpoint, fork, load_config, report, resume, train
 from rl_training.errors import ConfigError, EnvironmentFault, ObserverError, UntrustedError
 from rl_training.monitoring.display import QuietDisplay
+from rl_training.runtime import workflows
+from rl_training.runtime.observers import Watch
 from rl_training.state import checkpoints
-from rl_training.tools import experiments
+from rl_training.tools import experiments, forking
 
 NOTES = f"{observing.__file__}:Notes"
 SMALL = CADENCES | TINY | dict(algo="ppo", num_steps=32, total_timesteps=2000)
@@ -120,10 +122,45 @@ def test_an_observer_that_raises_ends_the_run_in_one_line_with_everything_saved(
     train(config, run_dir=whole, quiet=True)
     ours, theirs = (saved_watch(run)["observers"] for run in (tmp_path / "run", whole))
     assert ours[0] == theirs[0] == {"lines": 16}
-    ours, theirs = (
-        [each for each in state[1]["heard"] if each[0] != "checkpoint"] for state in (ours, theirs)
+    assert ours[1] == theirs[1] and metrics_in(tmp_path / "run") == metrics_in(whole)
+
+
+def test_an_observer_that_raises_where_a_checkpoint_is_due_hears_of_it_after_the_fix(tmp_path, monkeypatch):
+    config = load_config(
+        SMALL, observers=[observing.Failing, NOTES], log_interval=128, checkpoint_interval=384
     )
-    assert ours == theirs and metrics_in(tmp_path / "run") == metrics_in(whole)
+    monkeypatch.setattr(observing.Failing, "mended", False)
+    with pytest.raises(ObserverError, match="on_log of step 384"):
+        train(config, run_dir=tmp_path / "run", quiet=True)
+    monkeypatch.setattr(observing.Failing, "mended", True)
+    resume(tmp_path / "run", quiet=True, trust=True)
+    train(config, run_dir=tmp_path / "whole", quiet=True)
+    ours, theirs = (
+        [
+            step
+            for what, step, _ in saved_watch(tmp_path / name)["observers"][1]["heard"]
+            if what == "checkpoint"
+        ]
+        for name in ("run", "whole")
+    )
+    assert ours == theirs and ours[0] == 384
+
+
+@pytest.mark.parametrize("again", [resume, fork])
+def test_observers_are_made_before_the_trainer(again, tmp_path, monkeypatch):
+    """So that one that cannot be made leaves no environments and processes behind, and sees all of a start."""
+    run = train(
+        load_config(SMALL, observers=[NOTES], total_timesteps=640), run_dir=tmp_path / "run", quiet=True
+    )
+    order = []
+    monkeypatch.setattr(workflows, "Watch", lambda config: order.append("observers") or Watch(config))
+    monkeypatch.setattr(forking, "Watch", workflows.Watch)
+    make = workflows.make_trainer
+    monkeypatch.setattr(workflows, "make_trainer", lambda config: order.append("trainer") or make(config))
+    monkeypatch.setattr(forking, "make_trainer", workflows.make_trainer)
+    more = {"run_dir": tmp_path / "fork", "overrides": ["total_timesteps=700"]} if again is fork else {}
+    again(run.run_dir, quiet=True, trust=True, **more)
+    assert order == ["observers", "trainer"]
 
 
 def test_on_the_command_line_that_is_exit_code_1(tmp_path):

@@ -30,6 +30,7 @@ TRAINERS = {
     "ppg-cartpole": dict(num_steps=8, policy_iterations=1, auxiliary_epochs=1),
     "recurrent-cartpole": dict(num_steps=8, update_epochs=1),
     "impala-cartpole": dict(fleet="inline"),
+    "appo-cartpole": dict(fleet="inline"),
     "sac-pendulum": SOON | dict(tau_schedule=None),
     "dqn-cartpole": SOON | dict(n_step=1),
     "gail-cartpole": dict(

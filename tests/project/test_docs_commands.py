@@ -102,8 +102,8 @@ def test_every_command_and_every_block_of_the_page_works(
     shutil.copytree(ROOT / "examples", "examples")  # as in a clone, whose root is the working directory
     text = TEXTS[page]
     Path("my.yaml").write_text("extends: ppo/cartpole\n")
-    for block in blocks(text, "yaml"):
-        if name := re.match(r"# (\w+\.yaml)\n", block):
+    for block in (*blocks(text, "yaml"), *blocks(text, "python")):
+        if name := re.match(r"# (\w+\.(yaml|py))\n", block):
             Path(name[1]).write_text(block)
     if page not in AS_WRITTEN:
         cut_short(monkeypatch)

@@ -35,18 +35,18 @@ def test_an_episode_keeps_what_it_began_with_and_a_replay_has_it_too(vectorizati
     environments = make_environments(config, 2, 1, "train")
     try:
         assert environments.obs.tolist() == [[1.0], [1.0]]
-        environments.begin_with({"level": 5.0})
+        environments.begin_with(lambda steps: {"level": 5.0 + steps})
         for _ in range(3):
             assert environments.step(np.zeros(2, np.int64)).reward.tolist() == [1.0, 1.0]
         saved = environments.state_dict()
         assert saved["made_with"] == [{"level": 1.0}] * 2
         environments.step(np.zeros(2, np.int64))
-        assert environments.obs.tolist() == [[5.0], [5.0]]
-        environments.begin_with({"level": 7.0})
+        assert environments.obs.tolist() == [[13.0], [13.0]]  # 8 steps later
+        environments.begin_with(lambda steps: {"level": 7.0 + steps})
         environments.load_state_dict(saved)
         assert environments.obs.tolist() == [[1.0], [1.0]] and environments.lengths.tolist() == [3, 3]
         environments.step(np.zeros(2, np.int64))
-        assert environments.obs.tolist() == [[7.0], [7.0]]
+        assert environments.obs.tolist() == [[9.0], [9.0]]
     finally:
         environments.close()
 
@@ -56,14 +56,14 @@ def test_a_run_moves_its_environment_logs_it_and_is_evaluated_with_the_number_in
     lines = lines_of(run)
     levels = [line["env_kwargs/level"] for line in lines if "env_kwargs/level" in line]
     assert levels == pytest.approx([9.0 + 3.2 * n for n in range(1, 11)])
-    # Episodes of four steps have the value at the first step of the iteration (of 16) in which they began.
+    # Episodes of four steps in two lanes have the value of the run's step at which they begin.
     last = [line["episode_return"] for line in lines if "episode_return" in line][-1]
-    begun = [max(4 * number - 1, 0) // 16 for number in range(40)]
-    assert last == pytest.approx(np.mean([4 * (9.0 + 3.2 * iteration) for iteration in begun]))
+    begun = [9.0 + 0.1 * step for step in range(0, 320, 8)]
+    assert last == pytest.approx(np.mean([4 * level for level in begun]))
     assert {line["eval/mean_return"] for line in lines if "eval/mean_return" in line} == {36.0}
     assert evaluate_checkpoint(run)["mean_return"] == 36.0
     saved = checkpoints.newest_good_checkpoint(run / "checkpoints")[1]["trainer"]["collector"]["environments"]
-    assert saved["made_with"] == [{"level": pytest.approx(9.0 + 3.2 * 9)}] * 2
+    assert saved["made_with"] == [{"level": pytest.approx(9.0 + 0.1 * 320)}] * 2
 
 
 @pytest.mark.parametrize("algo", ["dqn", "impala", "dreamer"])
@@ -125,8 +125,17 @@ def test_what_cannot_be_used_is_refused_when_it_is_read(changes, words):
 
 
 def test_tasks_and_games_refuse_it(tmp_path):
-    with pytest.raises(ConfigError, match="env_kwargs_schedule: Atari games run"):
+    with pytest.raises(
+        ConfigError, match="env_kwargs_schedule: Atari's vector environment is compiled and keeps the"
+    ):
         make_environments(config_of(env_id="ALE/Pong-v5", env_kwargs={"level": 1}), 1, 1, "train")
+    tasks = dict(algo="scalezero", env_ids=["curricula/Level-v0", "curricula/Other-v0"], total_timesteps=64)
+    moving = dict(env_kwargs={"level": 1}, env_kwargs_schedule={"level": "linear:9"})
+    with pytest.raises(
+        ConfigError, match="env_kwargs_schedule: scalezero cannot change environments in its run"
+    ):
+        train(load_config(tasks | moving), run_dir=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def decided(schedule, numbers, value=1.0):

@@ -20,6 +20,7 @@ from rl_training.registry import ALGORITHMS, trainer_class
 from rl_training.runtime import engine
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.engine import Engine, Progress
+from rl_training.runtime.observers import Watch
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer, train_ppo
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.workflows import train_until_stopped
@@ -381,7 +382,7 @@ def test_the_learning_rate_moves_the_weights(tmp_path):
     run = RunDirectory.create(tmp_path / "run", "run")
     trainer = PPOTrainer(config)
     before = flat(trainer.agent.state_dict())
-    Engine(trainer, config, run, QuietDisplay()).train()
+    Engine(trainer, config, run, QuietDisplay(), Watch(config)).train()
     assert flat(trainer.agent.state_dict()) == before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,46 @@ def test_a_run_without_the_record_goes_on_with_torch(tmp_path: Path) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     del manifest["paths"]
     workflows.RunDirectory(run)._write_manifest({k: v for k, v in manifest.items() if k != "sha256"})
+    without_paths(run)
     display = Told()
     resume(run, display=display)
     assert "updates: torch (as this run began)" in display.messages
+
+
+def without_paths(run: Path) -> None:
+    """Take the record out of the newest checkpoint."""
+    newest, tree = checkpoints.newest_good_checkpoint(run / "checkpoints") or (None, {})
+    assert newest is not None
+    del tree["paths"]
+    checkpoints.save_checkpoint(run / "checkpoints", tree["progress"]["steps"], tree, 5)
+
+
+def test_a_checkpoint_says_it_where_the_manifest_does_not(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["paths"]["surrogate"]
+    workflows.RunDirectory(run)._write_manifest({k: v for k, v in manifest.items() if k != "sha256"})
+    display = Told()
+    resume(run, display=display)
+    assert "updates: compiled" in display.messages
+
+
+def test_a_refused_fork_names_a_command_with_all_of_its_changes(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    with pytest.raises(RunError) as refusal:
+        fork(run, ["torch_threads=2", "gamma=0.9"], run_dir=tmp_path / "fork", quiet=True)
+    command = str(refusal.value).rpartition("fork it: ")[2]
+    words = shlex.split(command)
+    assert words[:3] == ["rl-training", "fork", str(run)]
+    assert set(words[3:]) == {"torch_threads=2", "gamma=0.9", "compiled_updates=false"}
+    result = fork(run, words[3:], run_dir=tmp_path / "fork", quiet=True)
+    assert checkpoint_paths(result.run_dir)["surrogate"] == "torch"
+    assert checkpoint_paths(result.run_dir, newest=False)["surrogate"] == "torch"
+
+
+def checkpoint_paths(run: Path, newest: bool = True) -> Any:
+    folders = sorted((run / "checkpoints").glob("step-*"))
+    return checkpoints.load_checkpoint(folders[-1 if newest else 0])["paths"]
 
 
 def test_a_fork_keeps_the_path_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Demonstrations: whole episodes of some policy, in files that anyone can read and that run no code.
 
     demos.npz    observations [Σ (T + 1), ...], actions [Σ T, ...] as the environment took them, rewards,
-                 terminations and truncations [Σ T], episode_lengths [N]; of a Dict observation one array for each
-                 part, such as observations/camera
+                 terminations and truncations [Σ T], episode_lengths [N]; of a Dict observation or a Dict or Tuple
+                 action one array for each part, such as observations/camera or actions/0
     demos.json   the environment, the policy they come from, and the SHA-256 of the arrays
 
 What is read is checked before it is used: a wrong shape, a value that is not finite or an episode without an end is
@@ -33,6 +33,7 @@ from rl_training.trees import Arrays, tree_leaves, tree_map
 
 FORMAT = 1
 COLUMNS = ("rewards", "terminations", "truncations")
+TREES = ("observations", "actions")  # which may consist of parts
 OUT_OF_BOUNDS = 1e-4  # how far rounding may take an action past its bounds
 
 
@@ -40,7 +41,7 @@ class Episode(NamedTuple):
     """T steps; the observations are one more, since the last action leads to one as well."""
 
     observations: Any  # [T + 1, ...], or a dict of such arrays
-    actions: np.ndarray  # [T, ...], in the environment's own units
+    actions: Any  # [T, ...], in the environment's own units; a dict of such arrays for Dict and Tuple actions
     rewards: np.ndarray  # [T]
     terminations: np.ndarray  # [T], true at most at the last step
     truncations: np.ndarray  # [T]
@@ -83,9 +84,9 @@ def save_demonstrations(demonstrations: Demonstrations, where: str) -> None:
     arrays: dict[str, Any] = {}
     for name in COLUMNS:
         arrays[name] = np.concatenate([getattr(episode, name) for episode in episodes])
-    arrays["actions"] = np.concatenate([episode.actions for episode in episodes])
-    observations = tree_map(lambda *parts: np.concatenate(parts), *[each.observations for each in episodes])
-    arrays |= dict(tree_leaves(observations, "observations"))
+    for name in TREES:
+        columns = tree_map(lambda *parts: np.concatenate(parts), *[getattr(each, name) for each in episodes])
+        arrays |= dict(tree_leaves(columns, name))
     data = io.BytesIO()
     np.savez_compressed(data, episode_lengths=np.array(demonstrations.lengths), **arrays)
     about = {
@@ -206,32 +207,35 @@ def _read_about(path: Path) -> dict[str, Any]:
 
 def _cut(columns: Mapping[str, np.ndarray]) -> list[Episode]:
     """Columns of all episodes, one after the other, as episodes."""
-    parts = {name for name in columns if name == "observations" or name.startswith("observations/")}
-    for name in ("episode_lengths", "actions", *COLUMNS, *([] if parts else ["observations"])):
+    parts = {
+        tree: {name for name in columns if name == tree or name.startswith(f"{tree}/")} for tree in TREES
+    }
+    for name in ("episode_lengths", *COLUMNS, *(tree for tree in TREES if not parts[tree])):
         if name not in columns:
             raise ConfigError(f"has no array {name}")
-    if unknown := sorted(columns.keys() - parts - {"episode_lengths", "actions", *COLUMNS}):
+    if unknown := sorted(columns.keys() - set().union(*parts.values()) - {"episode_lengths", *COLUMNS}):
         raise ConfigError(f"has an unknown array {unknown[0]}")
     lengths = columns["episode_lengths"]
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 1).any():
         raise ConfigError("episode_lengths must be whole numbers of at least 1")
     steps = int(lengths.sum())
-    for name in (*parts, "actions", *COLUMNS):
-        rows = steps + len(lengths) if name in parts else steps
+    for name in (*parts["observations"], *parts["actions"], *COLUMNS):
+        rows = steps + len(lengths) if name in parts["observations"] else steps
         if columns[name].shape[:1] != (rows,):
             raise ConfigError(f"{name} has shape {columns[name].shape}, episode_lengths ask for {rows} rows")
-    observations = _grow({name: columns[name] for name in parts})
+    observations, actions = (_grow({name: columns[name] for name in parts[tree]}, tree) for tree in TREES)
     episodes, start = [], 0
     for number, length in enumerate(lengths.tolist()):
         taken, seen = slice(start, start + length), slice(start + number, start + number + length + 1)
         obs = tree_map(lambda part, seen=seen: part[seen], observations)
-        episodes.append(Episode(obs, columns["actions"][taken], *(columns[name][taken] for name in COLUMNS)))
+        acted = tree_map(lambda part, taken=taken: part[taken], actions)
+        episodes.append(Episode(obs, acted, *(columns[name][taken] for name in COLUMNS)))
         start += length
     return episodes
 
 
-def _grow(parts: Mapping[str, np.ndarray]) -> Any:
-    """{"observations/a": x} → {"a": x}: the tree that `tree_leaves` took apart."""
+def _grow(parts: Mapping[str, np.ndarray], root: str) -> Any:
+    """{"root/a": x} → {"a": x}: the tree that `tree_leaves` took apart."""
     tree: dict[str, Any] = {}
     for path, array in parts.items():
         *inner, last = path.split("/")
@@ -241,7 +245,7 @@ def _grow(parts: Mapping[str, np.ndarray]) -> Any:
             if not isinstance(place, dict):
                 raise ConfigError(f"{path} and {'/'.join(inner)} cannot both be arrays")
         place[last] = array
-    return tree["observations"]
+    return tree[root]
 
 
 def check_episodes(episodes: Sequence[Episode]) -> None:
@@ -256,8 +260,9 @@ def _check_episode(episode: Episode, where: str) -> None:
     length = len(episode.rewards)
     if length == 0:
         raise ConfigError(f"{where} has no steps")
-    for name, part in [*tree_leaves(episode.observations, "observations"), ("actions", episode.actions)]:
-        rows = length + (name != "actions")
+    seen = [*tree_leaves(episode.observations, "observations")]
+    for name, part in [*seen, *tree_leaves(episode.actions, "actions")]:
+        rows = length + name.startswith("observations")
         if len(part) != rows:
             raise ConfigError(f"{where}: {name} are {len(part)} for {length} steps, not {rows}")
         if part.dtype.kind not in "fiub":
@@ -299,7 +304,9 @@ def _check_observations(obs: Arrays, space: spaces.Space, where: str) -> None:
     _check_choices(obs, space, where)
 
 
-def _check_actions(actions: np.ndarray, space: spaces.Space, where: str) -> None:
+def _check_actions(actions: Any, space: spaces.Space, where: str) -> None:
+    if isinstance(actions, dict):
+        raise ConfigError(f"{where} have the parts {sorted(actions)}, the environment's are {space}")
     if actions.shape[1:] != space.shape:
         raise ConfigError(f"{where} have shape {actions.shape[1:]}, the environment's have {space.shape}")
     if not isinstance(space, spaces.Box) and actions.dtype.kind not in "iub":

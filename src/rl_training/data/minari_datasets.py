@@ -65,6 +65,12 @@ def refuse_taken(where: str) -> None:
         raise RunError(f"{where}: is there already; choose another name")
 
 
+def refuse_parts(where: str) -> None:
+    """Refuse Tuple and Dict actions in a dataset, before episodes are played for it."""
+    if where.startswith(PREFIX):
+        raise RunError(f"{where}: Tuple and Dict actions are recorded to .npz files only")
+
+
 def _read_dataset(dataset_id: str) -> Demonstrations:
     require_minari()
     from minari import MinariDataset

@@ -31,8 +31,8 @@ class Dynamics(NamedTuple):
     observe(state, obs)                               writes what is seen, and after it, if `masked`, the action mask
 
     `action` is what Gymnasium's `step` gets, as numbers [A] (an index is one), and `obs` the observation, flat, in
-    single precision. Chance comes from `uniform(chance)` and its like (`dynamics/chance.py`) and from nowhere else.
-    Time limits are no part of it.
+    single precision; a mask has its place there whether an algorithm reads it or not. Chance comes from
+    `uniform(chance)` and its like (`dynamics/chance.py`) and from nowhere else. Time limits are no part of it.
     """
 
     reset: Compiled

@@ -36,8 +36,7 @@ def observe(state, obs):  # type: ignore[no-untyped-def]
     for i in range(9):
         obs[i] = np.float32(state[i] == state[TURN])
         obs[9 + i] = np.float32(state[i] == 3.0 - state[TURN])
-        if obs.shape[0] > 18:
-            obs[18 + i] = np.float32(state[i] == 0)
+        obs[18 + i] = np.float32(state[i] == 0)
 
 
 TICTACTOE = Dynamics(reset, step, observe, (*(0,) * 9, 1), (*(2,) * 9, 2), masked=True)

@@ -172,12 +172,11 @@ def observe_taxi(state, obs):  # type: ignore[no-untyped-def]
     row, column, passenger, _ = _decoded(np.int64(state[0]))
     place = _place_at(row, column)
     obs[0] = np.float32(state[0])
-    if obs.shape[0] > 1:
-        obs[1], obs[2] = np.float32(row < 4), np.float32(row > 0)
-        obs[3] = np.float32(OPEN_TO_THE_EAST[row, column])
-        obs[4] = np.float32(column > 0 and OPEN_TO_THE_EAST[row, column - 1])
-        obs[5] = np.float32(passenger < IN_THE_TAXI and place == passenger)
-        obs[6] = np.float32(passenger == IN_THE_TAXI and place >= 0)
+    obs[1], obs[2] = np.float32(row < 4), np.float32(row > 0)
+    obs[3] = np.float32(OPEN_TO_THE_EAST[row, column])
+    obs[4] = np.float32(column > 0 and OPEN_TO_THE_EAST[row, column - 1])
+    obs[5] = np.float32(passenger < IN_THE_TAXI and place == passenger)
+    obs[6] = np.float32(passenger == IN_THE_TAXI and place >= 0)
 
 
 FROZEN_LAKE = Dynamics(reset_lake, step_small_lake, show_index, (0,), (15,))

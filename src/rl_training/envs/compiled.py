@@ -10,7 +10,7 @@ from gymnasium import spaces
 from rl_training.algorithms.masking import MASK
 from rl_training.dynamics.interface import Dynamics
 from rl_training.dynamics.lanes import NEVER, advance, begin_all, lane_state, led, observe_all
-from rl_training.envs.action_masks import OBSERVATION
+from rl_training.envs.action_masks import OBSERVATION, num_choices
 from rl_training.envs.environments import Environments, Step, check_finished
 from rl_training.envs.lanes import Observation
 from rl_training.envs.spaces import ActionCodec
@@ -51,7 +51,7 @@ class CompiledEnvironments(Stateful):
     ) -> None:
         self.dynamics, self.lanes, self.env_id = dynamics, lanes, env_id
         self.codec = ActionCodec(lanes.action_space)
-        self.numbers = flat_size(lanes.observation_space)
+        self.numbers = row_size(dynamics, lanes.observation_space, lanes.action_space)
         self.state = lane_state(dynamics, count, fold(seed, stream), limit)
         self.finished: list[tuple[int, float, int]] = []  # (lane, return, length) not yet taken
         # The arrays of the lanes are this object's state, and compiled code writes to them.
@@ -98,8 +98,8 @@ class CompiledEnvironments(Stateful):
         pass
 
     def shown(self, rows: np.ndarray) -> Observation:
-        """Flat rows [..., O] as observations of the space."""
-        return shaped(self.lanes.observation_space, rows)
+        """Flat rows [..., O] as observations of the space; without their mask where nobody reads it."""
+        return shaped(self.lanes.observation_space, rows[..., : flat_size(self.lanes.observation_space)])
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         super().load_state_dict(state)
@@ -123,6 +123,12 @@ def flat_size(space: Space) -> int:
     if isinstance(space, spaces.Dict):
         return sum(flat_size(part) for part in space.spaces.values())
     return int(np.prod(space.shape or ()))
+
+
+def row_size(dynamics: Dynamics, observation: Space, action: Space) -> int:
+    """How many numbers `observe` writes: a mask has its place behind the rest, whether it is read or not."""
+    apart = dynamics.masked and not (isinstance(observation, spaces.Dict) and MASK in observation.spaces)
+    return flat_size(observation) + (sum(num_choices(action)) if apart else 0)
 
 
 def shaped(space: Space, rows: np.ndarray) -> Observation:

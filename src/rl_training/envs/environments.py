@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
 from rl_training.trees import put_rows, tree_leaves, tree_map
 
+# Steps from now -> what an episode that begins then is made with, of the environment's arguments that move.
+Arguments = Callable[[int], Mapping[str, Any]]
 # An episode that ended: (lane, return, length), and with `info_metrics` a dict of what was reported of them.
 Finished = tuple[Any, ...]
 
@@ -89,7 +91,7 @@ class Environments(Stateful):
         "history",
         "started",
     )
-    transient += ("arguments", "made_with", "moves")
+    transient += ("arguments", "steps", "made_with", "moves")
 
     def __init__(
         self,
@@ -102,11 +104,10 @@ class Environments(Stateful):
     ) -> None:
         """`arguments`: of the environment's arguments those that move, as episodes begin with them now."""
         self.lanes, self.env_id, self.info_metrics = lanes, env_id, info_metrics
-        self.arguments: Mapping[str, Any] = dict(arguments or {})
-        self.made_with: list[Mapping[str, Any]] = [
-            self.arguments
-        ] * lanes.count  # of each lane's open episode
-        self.moves = bool(self.arguments)
+        now = dict(arguments or {})
+        self.made_with: list[Mapping[str, Any]] = [now] * lanes.count  # of each lane's open episode
+        self.moves = bool(now)
+        self.begin_with(lambda steps: now)
         self.codec = action_codec(lanes.action_space)
         self.seed, self.stream = seed, stream
         count = lanes.count
@@ -136,6 +137,7 @@ class Environments(Stateful):
         self.history.append(actions, stepped.score)
         self.returns += stepped.score
         self.lengths += 1
+        self.steps += self.count
         self.obs = stepped.obs
         ended = (stepped.terminated | stepped.truncated).nonzero()[0].tolist()
         if ended:
@@ -191,15 +193,17 @@ class Environments(Stateful):
             self.started -= oldest
         self.obs = tree_map(np.copy, self.obs)
         with self._naming():
-            for lane in lanes:
-                self.made_with[lane] = self.arguments
-            self._adjust(lanes)
+            if self.moves:
+                now = dict(self.arguments(self.steps))
+                for lane in lanes:
+                    self.made_with[lane] = now
+                self._adjust(lanes)
             first = self.lanes.reset(lanes, seeds)
         put_rows(self.obs, first, lanes)
 
-    def begin_with(self, arguments: Mapping[str, Any]) -> None:
-        """Let episodes that begin from now on have these arguments."""
-        self.arguments = dict(arguments)
+    def begin_with(self, arguments: Arguments) -> None:
+        """Let episodes that begin from now on have these arguments, which may depend on the steps until then."""
+        self.arguments, self.steps = arguments, 0
 
     def _adjust(self, lanes: Iterable[int]) -> None:
         """Have the environments of lanes made with the arguments of their episodes."""

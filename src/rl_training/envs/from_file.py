@@ -65,7 +65,7 @@ def _maker_of_given(env_id: str) -> Callable[..., Any]:
     except ConfigError:
         raise ConfigError(
             f"env_id {env_id!r}: the environment was given as an object in Python, which a run cannot keep; give it "
-            "again: resume(run_dir, env=...) or evaluate_checkpoint(path, env=...)"
+            "again in Python, as in resume(run_dir, env=...)"
         ) from None
     return partial(copy_of, thing) if hasattr(thing, "step") and not isinstance(thing, type) else thing
 

@@ -201,14 +201,20 @@ def asks_for_more(config: Config) -> bool:
     return not Recipe.of(config).is_plain or bool(config.env_kwargs_schedule) or bool(config.info_metrics)
 
 
+# What Atari's vector environment takes in the place of each layer: nothing of Python can stand between its games.
+INSTEAD_ON_ATARI = {
+    "wrappers": "takes no wrapper; its env_kwargs are on the page about Atari",
+    "action_repeat": "repeats actions itself: env_kwargs: {frame_skip: 4}",
+    "frame_stack": "stacks frames itself: env_kwargs: {frame_stack: 4}",
+    "time_limit": "counts steps itself: max_episode_steps",
+    "env_kwargs_schedule": "keeps the arguments that it was made with",
+}
+
+
 def refuse_layers_on_atari(config: Config) -> None:
-    for name in ("wrappers", "action_repeat", "frame_stack", "time_limit", "env_kwargs_schedule"):
+    for name, instead in INSTEAD_ON_ATARI.items():
         if getattr(config, name) != type(config).model_fields[name].default:
-            raise ConfigError(
-                f"{name}: Atari games run in an emulator of their own, which takes env_kwargs (frame_skip, "
-                "frame_stack) and max_episode_steps instead",
-                (name,),
-            )
+            raise ConfigError(f"{name}: Atari's vector environment is compiled and {instead}", (name,))
 
 
 def make_whole(recipe: Recipe) -> Env:

@@ -139,8 +139,11 @@ class JointCodec:
 
     def to_env(self, actions: np.ndarray) -> list[Any]:
         """Rows of numbers [B, K] as B actions of the environment."""
-        columns = [leaf.to_env(part) for leaf, part in zip(self.leaves, self._parts(actions), strict=True)]
-        return [_assembled(self.space, iter(row)) for row in zip(*columns, strict=True)]
+        return [_assembled(self.space, iter(row)) for row in zip(*self.columns(actions), strict=True)]
+
+    def columns(self, actions: np.ndarray) -> list[np.ndarray]:
+        """The same leaf by leaf, [B, ...] each."""
+        return [leaf.to_env(part) for leaf, part in zip(self.leaves, self._parts(actions), strict=True)]
 
     def holds(self, actions: Any) -> bool:
         """Whether these are model-space actions [N, K]."""

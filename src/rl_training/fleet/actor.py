@@ -111,7 +111,7 @@ class Actor:
             assert isinstance(
                 collector.environments, Environments
             )  # compiled ones refuse arguments that move
-            collector.environments.begin_with(request.arguments)
+            collector.environments.begin_with(lambda steps: request.arguments)
         cut = collector.gather(self.agent, num_steps)
         put_rows(columns["obs"], collector.environments.obs, num_steps)
         episodes = collector.environments.take_finished()

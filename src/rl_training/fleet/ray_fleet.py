@@ -24,6 +24,7 @@ from rl_training.fleet.actor import Actor, MakeColumns, Pack, Request, Spaces
 from rl_training.fleet.fleet import Fleet, Lost, Outcome, Ready
 from rl_training.fleet.local import outcome_of
 from rl_training.fleet.ray_watch import MARK, name_session, start_watcher
+from rl_training.parts import GIVEN
 from rl_training.processes import handlers_kept
 from rl_training.settings.families import ActorLearnerConfig
 from rl_training.settings.loading import load_config
@@ -50,6 +51,12 @@ class RayFleet(Fleet):
     """Ray carries requests, weights and fragments; the order, and who is replaced when, are ours."""
 
     def __init__(self, config: ActorLearnerConfig, pack: Pack, spaces: Spaces, columns: MakeColumns) -> None:
+        if config.env_id.startswith(GIVEN):
+            raise ConfigError(
+                "fleet: ray starts its actors from the config alone, which holds no environment given as an object in "
+                "Python; name it in env_id, or use fleet: local",
+                ("fleet",),
+            )
         super().__init__(config, pack, spaces, columns)
         self.ray = import_ray(embedded=config.ray_address is None)
         self.connected = False

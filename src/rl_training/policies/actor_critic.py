@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.algorithms.distributions import DiagonalGaussian
+from rl_training.algorithms.distributions import DiagonalGaussian, Joint
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import num_choices, refuse_empty_masks
 from rl_training.envs.compiled import AnyEnvironments
@@ -71,6 +71,7 @@ class ActorCriticPolicy(NetworkPolicy):
     def _most_likely(self, parameters: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The mode, and the parameters under the names of what they are."""
         names = ("mean", "log_std") if isinstance(self.family, DiagonalGaussian) else ("logits",)
+        names = ("parameters",) if isinstance(self.family, Joint) else names
         parts = parameters.chunk(len(names), -1)
         return self.family.mode(parameters), dict(zip(names, parts, strict=True))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian
 from rl_training.data.batch import Batch
 from rl_training.data.normalization import CLIP, EPSILON, ObservationNormalizer
-from rl_training.envs.compiled import CompiledEnvironments
+from rl_training.envs.compiled import CompiledEnvironments, flat_size
 from rl_training.envs.spaces import ActionCodec
 from rl_training.kernels.exact import Shortcut, is_exact
 from rl_training.kernels.layers import Layers
@@ -39,6 +39,7 @@ class WholeRollouts:
     def of(cls, policy: Any, environments: Any) -> WholeRollouts | None:
         """For policies and environments that compiled code knows; None for all others."""
         known = isinstance(environments, CompiledEnvironments) and type(policy.family) in KINDS
+        known = known and environments.numbers == flat_size(environments.lanes.observation_space)
         single = policy.device.type == "cpu" and policy.precision == "fp32"
         return cls(policy, environments) if known and single and is_plain(environments.codec) else None
 

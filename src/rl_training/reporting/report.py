@@ -22,7 +22,7 @@ from rl_training.reporting.page import Chart, Page, Series, write_page
 from rl_training.reporting.policy_pictures import add_policy
 from rl_training.reporting.records import SCORE, Log, Record, Warn, entries, knob_names, read_run
 from rl_training.reporting.timing import Timing
-from rl_training.runtime.workflows import RESUMED_ELSEWHERE
+from rl_training.runtime.workflows import RESUMED_ELSEWHERE, given
 from rl_training.settings.loading import dump_config, load_config, load_run_config
 from rl_training.settings.yaml import parse_yaml, read_text, to_yaml
 from rl_training.state import checkpoints
@@ -39,11 +39,13 @@ def write_report(
     video: bool | None = None,
     trust: bool = False,
     trust_env: bool = False,
+    env: Any = None,
     warn: Warn = lambda text: None,
 ) -> Path:
     """Write the HTML report of a run to `out`, by default RUN/report.html, and return its path.
 
     video: require a video of the policy (True), omit it (False), or include one if it can be made (None).
+    env: required for a video if the run was trained with an `env` of Python.
     """
     record = read_run(run_dir, warn=warn)
     timing_log = Log(record.path / "timing.jsonl")
@@ -57,7 +59,8 @@ def write_report(
     page.heading("Learning curves")
     page.add_charts(learning_curves(record), wide=True)
     if video is not False:
-        add_policy(page, record.path, must=video is True, trust=trust or trust_env)
+        with given(env):
+            add_policy(page, record.path, must=video is True, trust=trust or trust_env)
     add_knobs(page, record)
     charts = learning(record)
     if charts:

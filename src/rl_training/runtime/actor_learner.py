@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from rl_training.algorithms.vtrace import ratio_statistics, vtrace
 from rl_training.data.batch import FragmentBatch, even_parts
 from rl_training.data.normalization import RewardScaler
 from rl_training.data.sequences import append_bootstraps, cut_sequences
+from rl_training.envs.environments import Arguments
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import ACTIONS, JOINT
 from rl_training.fleet.actor import make_columns
@@ -210,8 +210,8 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
     def largest_reward(self) -> float | None:
         return float(abs(self.columns["reward"]).max())
 
-    def begin_with(self, arguments: Mapping[str, float]) -> None:
-        self.fleet.arguments = dict(arguments)
+    def begin_with(self, arguments: Arguments) -> None:
+        self.fleet.arguments = dict(arguments(0))  # actors run ahead: a fragment's come with its request
 
     def close(self) -> None:
         self.fleet.close()

@@ -287,6 +287,10 @@ class Knobs:
         self._step = self._began + steps
         return Now(self._controls.values(self._step))
 
+    def arguments_after(self, steps: int) -> dict[str, float | int]:
+        """What an episode that begins `steps` environment steps into this iteration is made with."""
+        return self._controls.arguments(self._began + steps)
+
     @property
     def used(self) -> dict[str, float | int]:
         """Every knob that has a value, at the step last asked for (or at the iteration's first)."""
@@ -301,6 +305,7 @@ class Controls:
         self._decided = {name: schedule for name, schedule in decided.items() if schedule is not None}
         self._standing = {name: Standing(schedule.start) for name, schedule in self._decided.items()}
         self._moving = {name: knob for name, knob in knobs.items() if knob.moves}
+        self._arguments = {name: knob for name, knob in knobs.items() if name.startswith(ARGUMENT)}
         self._first = {name: knob(0) for name, knob in knobs.items()}
 
     @classmethod
@@ -326,8 +331,10 @@ class Controls:
 
     def arguments(self, step: int) -> dict[str, float | int]:
         """What episodes that begin at a step are made with, of the environment's arguments that move."""
-        values = self.values(step) if any(name.startswith(ARGUMENT) for name in self._first) else {}
-        return {name.removeprefix(ARGUMENT): values[name] for name in values if name.startswith(ARGUMENT)}
+        return {
+            name.removeprefix(ARGUMENT): self._value(name, knob, step)
+            for name, knob in self._arguments.items()
+        }
 
     def hear(self, metrics: Mapping[str, float]) -> None:
         """Decide by the metrics of a log line."""

@@ -109,12 +109,12 @@ class Engine:
         config: Config,
         run: RunDirectory,
         display: Display,
-        watch: Watch | None = None,
+        watch: Watch,
     ) -> None:
         self.trainer, self.config, self.run, self.display = trainer, config, run, display
         self.controls = Controls.of(config)
         self.progress = Progress(config.info_metrics)
-        self.watch = watch or Watch(config)
+        self.watch = watch
         self.last_good: Path | None = None
         self.store = SegmentStore(run.replay)
         trainer.keep_segments_in(self.store)
@@ -212,8 +212,8 @@ class Engine:
         config, progress, total = self.config, self.progress, self.config.total_timesteps
         seed_everything(fold(config.seed, "iteration", progress.iteration))
         knobs, began = self.controls.at(progress.steps), time.perf_counter()
-        if arguments := self.controls.arguments(progress.steps):
-            self.trainer.begin_with(arguments)
+        if config.env_kwargs_schedule:
+            self.trainer.begin_with(knobs.arguments_after)
         with self._spending("learn"):
             try:
                 metrics = self.trainer.iterate(knobs)
@@ -236,12 +236,19 @@ class Engine:
         self._tell()
         if self.watch.reason and progress.steps < total:
             self._end_early(metrics.standing)
-            total = progress.steps
-        if progress.due("checkpoint", config.checkpoint_every, total):
-            self.watch.owe("checkpoint", progress.steps, {})
+        if self._checkpoint_is_due():
             with self._spending("checkpoint"):
                 self._checkpoint()
             self._tell()
+
+    def _checkpoint_is_due(self) -> bool:
+        """Whether a checkpoint is due at this step; if so, the observers shall hear of it."""
+        progress, total = self.progress, self.config.total_timesteps
+        end = progress.steps if progress.is_over(total) else total
+        due = progress.due("checkpoint", self.config.checkpoint_every, end)
+        if due:
+            self.watch.owe("checkpoint", progress.steps, {})
+        return due
 
     def _end_early(self, standing: Mapping[str, float]) -> None:
         """What the end of a run has: a log line and an evaluation at its last step, and why it is the last."""
@@ -262,6 +269,8 @@ class Engine:
         try:
             self.watch.tell(self.last_good)
         except ObserverError as error:
+            if self.progress.done_at["checkpoint"] != self.progress.steps:
+                self._checkpoint_is_due()  # what is saved here stands for it
             self._checkpoint()
             error.going_on = self._going_on()
             raise

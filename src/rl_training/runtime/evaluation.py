@@ -16,7 +16,8 @@ from rl_training.envs.compiled import CompiledSpaces
 from rl_training.envs.lanes import Lanes
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import same_layout
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.envs.wrappers import as_dict
+from rl_training.errors import CheckpointError
 from rl_training.settings.config import Config
 from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import Arrays, tree_map
@@ -92,10 +93,9 @@ def record(
             seen, actions, rewards, terminations, truncations = zip(*open_steps.pop(lane), strict=True)
             observations = tree_map(lambda *parts: np.stack(parts), *seen, next_obs)
             flags = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
-            if not isinstance(actions[0], np.ndarray | np.generic):
-                raise ConfigError(f"{config.env_id}: Tuple and Dict actions cannot be recorded")
+            taken = tree_map(lambda *parts: np.stack(parts), *map(as_dict, actions))
             recorded.setdefault(lane, []).append(
-                Episode(observations, np.stack(actions), np.array(rewards, np.float64), *flags)
+                Episode(observations, taken, np.array(rewards, np.float64), *flags)
             )
 
     play(policy, config, episodes=episodes, seed=seed, sample=sample, watch=watch, made_for=made_for)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from rl_training.data.experience import (
 )
 from rl_training.data.replay import Replay
 from rl_training.envs.action_masks import refuse_empty_masks
-from rl_training.envs.environments import Environments, Step
+from rl_training.envs.environments import Arguments, Environments, Step
 from rl_training.envs.making import make_environments
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
@@ -108,7 +107,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
     def largest_reward(self) -> float | None:
         return self.replay.largest_reward()
 
-    def begin_with(self, arguments: Mapping[str, float]) -> None:
+    def begin_with(self, arguments: Arguments) -> None:
         assert isinstance(self.environments, Environments)  # compiled ones refuse arguments that move
         self.environments.begin_with(arguments)
 

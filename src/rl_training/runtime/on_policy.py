@@ -13,7 +13,7 @@ from rl_training.algorithms.returns import Estimates, explained_variance, gae
 from rl_training.data.batch import Rollout, RolloutBatch, flatten_time
 from rl_training.data.collector import Collector
 from rl_training.data.normalization import RewardScaler
-from rl_training.envs.environments import Environments
+from rl_training.envs.environments import Arguments, Environments
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import ACTIONS, JOINT
 from rl_training.networks.encoders import Own, laid_out
@@ -121,7 +121,7 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
         reward = self.collector.columns.get("reward")
         return None if reward is None else float(abs(reward).max())
 
-    def begin_with(self, arguments: Mapping[str, float]) -> None:
+    def begin_with(self, arguments: Arguments) -> None:
         environments = self.collector.environments
         assert isinstance(environments, Environments)  # compiled ones refuse arguments that move
         environments.begin_with(arguments)

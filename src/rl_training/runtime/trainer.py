@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rl_training.data.random_rollout import random_observations
+from rl_training.envs.environments import Arguments
 from rl_training.envs.spaces import ACTIONS, check_action_space
 from rl_training.errors import ConfigError, about
 from rl_training.networks.encoders import encoder_lines, is_image, is_small_image, without_small_pictures
@@ -46,6 +47,7 @@ class Trainer(Stateful, Generic[ConfigT]):
     def __init__(self, config: ConfigT, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         with about("env_id"):
             check_action_space(action_space, f"env_id {config.env_id!r}: its action", self.action_spaces)
+        self._refuse_curriculum(config)
         self.config = config
         observation_space = as_seen(config, observation_space)
         self.observation_space, self.action_space = observation_space, action_space
@@ -67,11 +69,15 @@ class Trainer(Stateful, Generic[ConfigT]):
         """One iteration: gather experience, learn from it, report."""
         raise NotImplementedError
 
-    def begin_with(self, arguments: Mapping[str, float]) -> None:
+    def begin_with(self, arguments: Arguments) -> None:
         """Let episodes that begin from now on have these arguments of the environment (`env_kwargs_schedule`)."""
-        raise ConfigError(
-            f"env_kwargs_schedule: {self.config.algo} cannot change environments in its run", (ARGUMENTS,)
-        )
+        raise NotImplementedError
+
+    def _refuse_curriculum(self, config: ConfigT) -> None:
+        if config.env_kwargs_schedule and type(self).begin_with is Trainer.begin_with:
+            raise ConfigError(
+                f"env_kwargs_schedule: {config.algo_name} cannot change environments in its run", (ARGUMENTS,)
+            )
 
     def keep_segments_in(self, store: SegmentStore) -> None:
         """Where to keep what only grows, such as a replay; most algorithms have nothing of the kind."""

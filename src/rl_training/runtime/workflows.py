@@ -20,7 +20,7 @@ from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.making import environment_protocol, sees_pictures, with_lanes
-from rl_training.envs.spaces import action_codec, space_from_json
+from rl_training.envs.spaces import JOINT, action_codec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.envs.wrappers import as_dict
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
@@ -227,9 +227,9 @@ def resume_until_stopped(
                 if damage is not None and finished:
                     latest = dict(found[1]["progress"]["latest"])
                     return Result(latest, run.path, found[0], sampled=config.samples_evaluations)
-        trainer = make_trainer(config)
-        keep_to_paths(trainer, manifest, run)
-        engine = Engine(trainer, config, run, display)
+        watch, trainer = Watch(config), make_trainer(config)
+        keep_to_paths(trainer, recorded_paths(manifest, {} if found is None else found[1]), run.path)
+        engine = Engine(trainer, config, run, display, watch)
         if found is None:
             display.message("no checkpoint yet: starting from step 0")
         else:
@@ -264,8 +264,7 @@ def evaluate_checkpoint(
     """Evaluate the policy of a run directory or checkpoint: mean, deviation and range of the returns of whole episodes.
 
     Actions are greedy unless `sample`. `episodes` and `seed` default to the config's. A multi-task policy plays all of
-    its tasks, or only `task`.
-    played, or the one that is named. A run that was trained with an `env` of Python needs it again.
+    its tasks, or only `task`. A run that was trained with an `env` of Python needs it again.
     """
     config, agent, saved = load_agent(path, checkpoint, trust=trust or trust_env)
     if task is not None:
@@ -298,17 +297,22 @@ def record_demonstrations(
     trust: bool = False,
     trust_env: bool = False,
     task: str | None = None,
+    env: Any = None,
 ) -> Demonstrations:
     """Record whole episodes of the policy of a run directory or checkpoint as demonstrations.
 
-    `out` is a new file ending in .npz, or `minari:ID`. Actions are greedy unless `sample`.
+    `out` is a new file ending in .npz, or `minari:ID`. Actions are greedy unless `sample`. `env` as in
+    `evaluate_checkpoint`.
     """
     minari_datasets.refuse_taken(str(out))
     config, agent, saved = of_task(*load_agent(path, checkpoint, trust=trust or trust_env), task)
     refuse_untrusted(config, trust or trust_env, doing="playing")
+    if isinstance(made_for(saved)[1], JOINT):
+        minari_datasets.refuse_parts(str(out))
     seed = config.seed if seed is None else seed
     how: dict[str, Any] = {"episodes": episodes, "seed": fold(seed, "record"), "sample": sample}
-    played = record(agent, config, **how, made_for=made_for(saved))
+    with given(env):
+        played = record(agent, config, **how, made_for=made_for(saved))
     settings = ("algo", "env_kwargs", "max_episode_steps")
     about = {name: getattr(config, name) for name in settings} | {"seed": seed, "sampled": sample}
     demonstrations = Demonstrations(config.env_id, played, about)
@@ -437,10 +441,19 @@ def kernels() -> dict[str, Any]:
     return {"kernels": REVISION, "cpu_features": cpu_features()}
 
 
-def keep_to_paths(trainer: Trainer, manifest: Mapping[str, Any], run: RunDirectory) -> None:
-    """Compute updates as the run's manifest says: by torch where it says nothing. Refused where that cannot be."""
-    recorded = manifest.get("paths")
-    made: Mapping[str, Any] = recorded if isinstance(recorded, dict) else {}
+def recorded_paths(manifest: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """How a run computed its updates up to a checkpoint: by the manifest, and by the checkpoint's own record."""
+    records = (manifest.get("paths"), tree.get("paths"))
+    return {name: path for record in records if isinstance(record, dict) for name, path in record.items()}
+
+
+def keep_to_paths(
+    trainer: Trainer, made: Mapping[str, Any], source: Path, changes: Sequence[str] = ()
+) -> None:
+    """Compute updates as a run did so far: by torch where its record says nothing. Refused where that cannot be.
+
+    changes: settings of a fork of `source`, for the command that the refusal names
+    """
     lost = [
         update.explained
         for name, update in trainer.choices().items()
@@ -452,9 +465,10 @@ def keep_to_paths(trainer: Trainer, manifest: Mapping[str, Any], run: RunDirecto
         lost.append(f"revision {REVISION} of compiled code, not {made.get('kernels')}")
     if lost:
         trainer.close()
-        command = shlex.join(["rl-training", "fork", str(run.path), "compiled_updates=false"])
+        trust = ["--trust"] if foreign(trainer.config) else []
+        command = shlex.join(["rl-training", "fork", str(source), *changes, "compiled_updates=false", *trust])
         raise RunError(
-            f"{run.path}: it ran in compiled code, here that would be: {lost[0]}; resume it where it began, "
+            f"{source}: it ran in compiled code, here that would be: {lost[0]}; resume it where it began, "
             f"or fork it: {command}"
         )
     trainer.keep_to(made)

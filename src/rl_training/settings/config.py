@@ -81,7 +81,8 @@ class Config(BaseModel, metaclass=ConfigMeta):
     )
     env_kwargs: dict[str, Any] = field({}, "Keyword arguments of the environment's constructor.")
     env_kwargs_schedule: dict[str, Any] = field(
-        {}, "Schedules of numbers in env_kwargs: an episode begins with the value of its iteration."
+        {},
+        "Schedules of numbers in env_kwargs: an episode is made with the values of the step at which it begins.",
     )
     wrappers: Annotated[Any, Brought("playing", many=True)] = field(
         [], "Wrappers of the environment, innermost first: module:Class or FILE.py:Class, with arguments."

@@ -11,9 +11,9 @@ from gymnasium import spaces
 from rl_training.algorithms.masking import MASK
 from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.action_masks import num_choices
-from rl_training.envs.spaces import ActionCodec
+from rl_training.envs.spaces import ActionCodec, JointCodec, action_codec
 from rl_training.errors import ExportError
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.trees import named_space_leaves, tree_leaves, tree_map
 from rl_training.types import Space
 
 LANES, STEPS = 20, 50  # 1000 observations, as episodes of 50 steps so that memories fill
@@ -35,7 +35,7 @@ def compare(graph: Any, run: Callable[[list[np.ndarray]], dict[str, np.ndarray]]
     """
     if hasattr(agent, "precision"):
         agent.precision = "fp32"  # the graph's arithmetic
-    whole, codec = not type(agent).greedy_leaves_out, ActionCodec(graph.action_space)
+    whole, codec = not type(agent).greedy_leaves_out, action_codec(graph.action_space)
     carry, largest, exported = agent.initial(LANES), 0.0, {}
     for step in range(STEPS):
         obs = graph.observations(LANES, seed=step)
@@ -44,14 +44,20 @@ def compare(graph: Any, run: Callable[[list[np.ndarray]], dict[str, np.ndarray]]
         exported, wanted = run(inputs), graph.run(inputs)
         if whole:
             acted, carry = agent.act(obs, carry, explore=False)
-            wanted["action"] = codec.to_env(acted["action"])
+            taken = acted["action"]
+            columns = codec.columns(taken) if isinstance(codec, JointCodec) else [codec.to_env(taken)]
+            wanted |= dict(zip(graph.actions.names, columns, strict=True))
             after = zip(graph.memory_names, agent.acting_carry(carry), strict=True)
             wanted |= {f"next_{name}": part.numpy() for name, part in after}
         for name, value in wanted.items():
             if exported[name].dtype != value.dtype or exported[name].shape != value.shape:
                 raise ExportError(f"the exported policy returns {name} of another type than the original")
-        apart = {name: _apart(exported[name], value) for name, value in wanted.items() if name != "action"}
-        apart["action"] = _actions_apart(exported["action"], wanted, graph.action_space)
+        chosen_by = _chosen_by(wanted, graph)
+        apart = {
+            name: _apart(exported[name], value) for name, value in wanted.items() if name not in chosen_by
+        }
+        for name, (space, scores) in chosen_by.items():
+            apart[name] = _actions_apart(exported[name], wanted[name], scores, space)
         name = max(apart, key=lambda name: apart[name])
         largest = max(largest, apart[name])
         if not largest <= TOLERANCE:
@@ -70,12 +76,23 @@ def _apart(exported: np.ndarray, wanted: np.ndarray, unit: Any = 1.0) -> float:
     return float((np.abs(exported.reshape(rows.shape) - rows) / np.maximum(unit, 1.0)).max())
 
 
-def _actions_apart(exported: np.ndarray, wanted: dict[str, np.ndarray], space: Space) -> float:
+def _chosen_by(outputs: dict[str, np.ndarray], graph: Any) -> dict[str, tuple[Space, np.ndarray]]:
+    """Of each part of the action its space, and the scores [B, C] by which it was chosen.
+
+    The scores of all parts are the first output that is no action; log standard deviations stand behind them.
+    """
+    leaves = dict(named_space_leaves(graph.action_space, "action"))
+    scores = next(value for name, value in outputs.items() if name not in leaves)
+    ends = np.cumsum([sum(num_choices(leaf)) or int(np.prod(leaf.shape)) for leaf in leaves.values()])
+    columns = np.split(scores, ends, axis=-1)[: len(leaves)]
+    return {name: (leaf, own) for (name, leaf), own in zip(leaves.items(), columns, strict=True)}
+
+
+def _actions_apart(exported: np.ndarray, wanted: np.ndarray, scores: np.ndarray, space: Space) -> float:
     """The same of actions: in half widths of their bounds; of choices 1, where another one is no tie."""
     if isinstance(space, spaces.Box):
-        return _apart(exported, wanted["action"], ActionCodec(space).half_width)
-    differs = (exported != wanted["action"]).reshape(len(exported), -1).any(1)
-    scores = next(value for name, value in wanted.items() if name != "action")
+        return _apart(exported, wanted, ActionCodec(space).half_width)
+    differs = (exported != wanted).reshape(len(exported), -1).any(1)
     return float((differs & ~tied(scores, space)).any())
 
 

@@ -30,7 +30,7 @@ from rl_training.runtime.workflows import Which, load_agent
 from rl_training.settings.config import Config
 from rl_training.state.files import WRITING
 from rl_training.tools.export_check import compare, example_observations
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.trees import named_space_leaves, tree_leaves, tree_map
 from rl_training.types import Space
 
 SUFFIXES = (".onnx", ".pt2")
@@ -79,11 +79,6 @@ def export_policy(
     observation_space, action_space = (
         space_from_json(saved[f"{name}_space"]) for name in ("observation", "action")
     )
-    if isinstance(action_space, JOINT):
-        raise UserError(
-            f"policies with {type(action_space).__name__} actions cannot be exported; `rl_training.load_policy` acts "
-            "with them"
-        )
     graph = PolicyGraph(agent, observation_space, action_space).train(False)
     with _quiet(), torch.no_grad():
         program = graph.program()
@@ -130,7 +125,7 @@ class PolicyGraph(nn.Module):
         # The very modules that `agent.greedy` uses, so that their weights are found.
         self.networks = nn.ModuleList(part for part in vars(agent).values() if isinstance(part, nn.Module))
         self.normalizer = None if agent.normalizer is None else NormalizerGraph(agent.normalizer)
-        self.actions = ActionGraph(action_space)
+        self.actions = ActionsGraph(action_space)
         self.template = self.observations(1, seed=0)
         self.observation_names = [name for name, _ in tree_leaves(self.template, "obs")]
         self.memory_names = [f"memory_{i}" for i in range(len(self.initial(1)))]
@@ -155,7 +150,7 @@ class PolicyGraph(nn.Module):
         inputs = obs if self.normalizer is None else self.normalizer(obs)
         action, scores, memory = self.agent.greedy(inputs, tuple(leaves))
         after = {f"next_{name}": part for name, part in zip(self.memory_names, memory, strict=True)}
-        return {"action": self.actions(action), **scores, **after}
+        return {**self.actions(action), **scores, **after}
 
     def examples(self) -> dict[str, np.ndarray]:
         """Two rows of every input."""
@@ -201,6 +196,28 @@ class NormalizerGraph(nn.Module):
         if not self.moves:
             return obs
         return ((obs.double() - self.mean) / self.deviation).clamp(-CLIP, CLIP).float()
+
+
+class ActionsGraph(nn.Module):
+    """Model-space actions → `action`; of a Tuple or Dict the leaves by their names, such as `action/grip`."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        leaves = dict(named_space_leaves(space, "action"))
+        self.names, self.is_joint = list(leaves), isinstance(space, JOINT)
+        self.parts = nn.ModuleList(ActionGraph(leaf) for leaf in leaves.values())
+        self.widths = [int(np.prod(leaf.shape)) for leaf in leaves.values()]
+
+    def forward(self, action: Tensor) -> dict[str, Tensor]:
+        columns = action.split(self.widths, -1) if self.is_joint else (action,)
+        made = [part(self._typed(part, column)) for part, column in zip(self.parts, columns, strict=True)]
+        return dict(zip(self.names, made, strict=True))
+
+    def _typed(self, part: Any, column: Tensor) -> Tensor:
+        """A leaf's columns of a joint row of numbers, as its own model-space actions: [B] for a Discrete."""
+        if not self.is_joint or isinstance(part.space, spaces.Box):
+            return column
+        return column.long().squeeze(-1) if isinstance(part.space, spaces.Discrete) else column.long()
 
 
 class ActionGraph(nn.Module):

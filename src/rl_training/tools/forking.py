@@ -9,21 +9,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rl_training import parts
 from rl_training.envs.making import with_lanes
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.registry import require_algorithm
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.engine import Engine, Result
+from rl_training.runtime.observers import Observer, Watch
 from rl_training.runtime.workflows import (
     algorithm_in,
     begin_run,
     begun_with,
     check_log,
     check_manifest,
+    given,
     keep_to_paths,
     make_trainer,
     or_stop,
+    recorded_paths,
     refuse_changed_config,
     run_engine,
     saved_config,
@@ -31,6 +35,7 @@ from rl_training.runtime.workflows import (
 )
 from rl_training.settings.config import Config
 from rl_training.settings.loading import load_run_config
+from rl_training.settings.yaml import to_yaml
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.formats import STOPPED
 from rl_training.state.restoring import taking_over
@@ -43,24 +48,28 @@ def fork(
     overrides: Sequence[str] | Mapping[str, object] = (),
     *,
     run_dir: str | Path | None = None,
+    env: Any = None,
     display: Display | None = None,
     quiet: bool = False,
     trust: bool = False,
     trust_env: bool = False,
     accept_damaged_log: bool = False,
+    observers: Sequence[Observer] = (),
 ) -> Result:
     """Branch a new run off the latest intact checkpoint of a run, or off the checkpoint at `source`, and train it.
 
     overrides: changed settings, as for `load_config`. Progress and signals are as in `train`.
+    env, observers: required if the run was trained with objects of Python.
     """
-    result = fork_until_stopped(
-        source,
-        overrides,
-        run_dir=run_dir,
-        display=display or script_display(quiet),
-        trust=trust or trust_env,
-        accept_damaged_log=accept_damaged_log,
-    )
+    with given(env), parts.holding(observers):
+        result = fork_until_stopped(
+            source,
+            overrides,
+            run_dir=run_dir,
+            display=display or script_display(quiet),
+            trust=trust or trust_env,
+            accept_damaged_log=accept_damaged_log,
+        )
     return or_stop(result)
 
 
@@ -96,10 +105,11 @@ def fork_until_stopped(
     with taking_over(path):
         damage = check_log(parent, tree, display, accept=accept_damaged_log)
 
-    trainer = make_trainer(config)
+    watch, trainer = Watch(config), make_trainer(config)
     if "compiled_updates" not in changes:
-        keep_to_paths(trainer, manifest, parent)
-    engine = Engine(trainer, config, parent, display)
+        settings = [f"{name}={to_yaml(after)}" for name, (_, after) in changes.items()]
+        keep_to_paths(trainer, recorded_paths(manifest, tree), Path(source), settings)
+    engine = Engine(trainer, config, parent, display, watch)
     with taking_over(path, _not_fitting(parent, changes, path, tree, trust)):
         engine.restore(path, tree)
     lineage = {
@@ -118,6 +128,7 @@ def fork_until_stopped(
         if accepted := [*_listed(manifest, ACCEPTED_DAMAGE), *([damage] if damage else ())]:
             more[ACCEPTED_DAMAGE] = accepted  # the fork's log begins with the parent's
         with begin_run(run, config, threads, trainer.paths(), **more):
+            tree["paths"] = trainer.paths()
             _take_over(parent, run, path, tree, config)
         engine.progress.best_return = tree["progress"]["best_return"]
         engine.move_to(run, checkpoint=run.checkpoints / path.name)
@@ -190,7 +201,8 @@ def _fits(
     try:
         config = load_run_config(parent.config_path, change)
         refuse_untrusted(config, trust, own=change)  # what the user has replaced is still foreign
-        engine = Engine(make_trainer(config), config, parent, QuietDisplay())
+        watch, trainer = Watch(config), make_trainer(config)
+        engine = Engine(trainer, config, parent, QuietDisplay(), watch)
     except UserError:  # alone it makes no sense, so that it says nothing
         return True
     try:

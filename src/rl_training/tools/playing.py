@@ -19,7 +19,7 @@ from rl_training.envs.making import make_whole
 from rl_training.errors import UserError, add_extra, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.evaluation import play
-from rl_training.runtime.workflows import Which, load_agent, made_for, of_task
+from rl_training.runtime.workflows import Which, given, load_agent, made_for, of_task
 from rl_training.settings.config import Config
 from rl_training.state.files import WRITING
 from rl_training.state.seeding import fold
@@ -54,29 +54,34 @@ def play_run(
     trust_env: bool = False,
     task: str | None = None,
     most_frames: int | None = None,
+    env: Any = None,
 ) -> Played:
     """Play whole episodes one after the other; shown here, or written to the new file `video`.
 
-    One episode is that of `evaluate_checkpoint` with the same seed. Greedy unless `sample`. A video ends after
-    `most_frames`, if given, and so does the playing; an episode that was cut short is not counted.
+    One episode is that of `evaluate_checkpoint` with the same seed, and `env` is as there. Greedy unless `sample`. A
+    video ends after `most_frames`, if given, and so does the playing; an episode that was cut short is not counted.
     """
     if video is not None:
         refuse_video(Path(video))
     config, agent, saved = of_task(*load_agent(path, checkpoint, trust=trust or trust_env), task)
     refuse_untrusted(config, trust or trust_env, doing="playing")
     seed = fold(config.seed if seed is None else seed, "evaluate")
-    mode, rate = _how_to_draw(config, writes=video is not None)
-    if mode is not None:
-        config = config.model_copy(update={"env_kwargs": config.env_kwargs | {"render_mode": mode}})
-    config = config.model_copy(update={"vectorization": "sync"})
-    with _writing(video, rate, most_frames) as film, _one_line_if_it_cannot_be_drawn(config.env_id):
-        show = film.add if video is not None else _print_picture if mode == "ansi" else None
-        camera = None if show is None else lambda lanes: Filmed(lanes, config, show)
+    how: dict[str, Any] = {"episodes": episodes, "seed": seed, "sample": sample, "lanes": 1}
+    with given(env):
+        drawing = _how_to_draw(config, writes=video is not None)
+        config = config.model_copy(
+            update={"env_kwargs": config.env_kwargs | drawing.arguments, "vectorization": "sync"}
+        )
         played: list[tuple[float, int]] = []
-        with suppress(Enough):
-            how: dict[str, Any] = {"episodes": episodes, "seed": seed, "sample": sample, "lanes": 1}
+        with (
+            _writing(video, drawing.rate, most_frames) as film,
+            _one_line_if_it_cannot_be_drawn(config.env_id),
+            suppress(Enough),
+        ):
+            show = film.add if video is not None else _print_picture if drawing.mode == "ansi" else None
+            camera = None if show is None else lambda lanes: Filmed(lanes, config, show)
             played = play(agent, config, **how, through=camera, made_for=made_for(saved))
-    return Played(played, film.count, rate)
+    return Played(played, film.count, drawing.rate)
 
 
 def _print_picture(picture: object) -> None:
@@ -95,19 +100,31 @@ def refuse_video(path: Path) -> None:
     require_extra("video", "--video")
 
 
-def _how_to_draw(config: Config, writes: bool) -> tuple[str | None, int]:
-    """The environment's render mode, and its pictures a second; None for Atari, whose observations are pictures."""
+class Drawing(NamedTuple):
+    """An environment's render mode (None for Atari, whose observations are pictures), and its pictures a second."""
+
+    mode: str | None
+    rate: int
+    made_so: bool = True  # without being asked to, as an instance or a function of the user's own may be
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {} if self.made_so else {"render_mode": self.mode}
+
+
+def _how_to_draw(config: Config, writes: bool) -> Drawing:
     if is_atari(config.env_id):
         if not writes:
             raise UserError(f"{config.env_id} has no window of its own here; write a video with --video FILE")
-        return None, ATARI_FRAMES_PER_SECOND // int(config.env_kwargs.get("frame_skip", 4))
+        return Drawing(None, ATARI_FRAMES_PER_SECOND // int(config.env_kwargs.get("frame_skip", 4)))
     env = make_whole(Recipe.of(config))
     modes, rate = env.metadata.get("render_modes", []), round(env.metadata.get("render_fps") or 30)
+    made_in = env.render_mode
     env.close()
     wanted = ["rgb_array"] if writes else [*(["human"] if _has_display() else []), "ansi"]
     mode = next((mode for mode in wanted if mode in modes), None)
     if mode is not None:
-        return mode, rate
+        return Drawing(mode, rate, made_so=mode == made_in)
     if not writes and "human" in modes:
         raise UserError("there is no display to open a window on; write a video with --video FILE")
     draws, needed = ", ".join(modes) or "nothing", " or ".join(wanted)
