@@ -468,3 +468,35 @@ def test_a_few_frames_are_a_stack_too(stack: int) -> None:
     batch = replay._gather(np.arange(2), 0.9)
     np.testing.assert_array_equal(batch["obs"], np.concatenate([frames(10), frames(11)]))
     np.testing.assert_array_equal(batch["next_obs"], np.concatenate([frames(11), frames(12)]))
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize(("n_step", "steps"), [(1, 7), (3, 7), (2, 40)])
+def test_steps_that_come_together_are_stored_as_they_are_one_by_one(
+    prioritized: bool, n_step: int, steps: int
+) -> None:
+    """Also where the ring turns, and where there are too many of them to be stored at once."""
+    chance, obs = np.random.default_rng(n_step), np.zeros((3, 2), np.float32)
+    one, other = (Replay(200, obs, n_step=n_step, prioritized=prioritized) for _ in range(2))
+    for number in range(12):
+        reward, ends = chance.random((steps, 3)), chance.random((2, steps, 3)) < 0.15
+        seen = chance.random((2, steps, 3, 2)).astype(np.float32)
+        columns = [chance.integers(0, 4, (steps, 3)), reward, *ends, seen[0], seen[1]]
+        one.extend(*columns)
+        for t in range(steps):
+            other.add(*(each[t] for each in columns))
+        if prioritized:
+            for replay in (one, other):
+                replay.set_priorities(np.arange(5), np.full(5, 1.0 + number), 0.5)
+        states = [replay.state_dict() for replay in (one, other)]
+        assert states[0].keys() == states[1].keys()
+        for name, slots in states[0].pop("slots").items():
+            assert slots.tobytes() == states[1]["slots"][name].tobytes(), name
+        for name in ("head", "first", "last"):
+            assert states[0][name] == states[1][name]
+        assert np.array_equal(one.open, other.open)
+        drawn = np.arange(one.first, one.last) % one.capacity
+        assert np.array_equal(one.ready[drawn], other.ready[drawn])
+        if one.priorities is not None and other.priorities is not None:
+            assert np.array_equal(one.priorities.nodes, other.priorities.nodes)
+    assert one.head > one.capacity

@@ -22,7 +22,7 @@ import torch
 
 from rl_training.compiling import njit
 from rl_training.data.batch import Batch, BatchT
-from rl_training.data.sum_tree import SumTree
+from rl_training.data.sum_tree import SumTree, put_leaf
 from rl_training.errors import ConfigError, RunError
 from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.segments import PartOfStore, SegmentStore
@@ -114,6 +114,39 @@ class Replay(Stateful, Generic[BatchT]):
             ended = (terminated | truncated).nonzero()[0]
             self._begin(ended, tree_map(lambda column: column[ended], obs))
         self._forget()
+
+    def extend(
+        self,
+        action: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        next_obs: np.ndarray,
+        obs: np.ndarray,
+    ) -> None:
+        """T steps of every lane [T, B, ...]: what `add` does with them one by one."""
+        steps = len(reward)
+        if self.stack > 1 or 2 * reward.size > self.capacity:  # some would be overwritten by others of them
+            for t in range(steps):
+                self.add(action[t], reward[t], terminated[t], truncated[t], next_obs[t], obs[t])
+            return
+        if self.action is None:
+            self.action = np.empty((self.capacity, *action.shape[2:]), _narrow(action.dtype))
+        assert isinstance(self.observations, np.ndarray)
+        here, there, fresh = (np.empty(reward.shape, np.int64) for _ in range(3))
+        counters, nodes = np.array([self.head, self.first, self.last]), np.empty(0)
+        largest = np.float32(0)
+        if self.priorities is not None:
+            nodes, largest = self.priorities.nodes, np.float32(self.priorities.largest)
+        ring = (self.reward, self.happened, self.behind, self.ahead, self.ready)
+        _record_steps(
+            self.open, counters, reward, terminated, truncated, ring, self.n_step, self.margin, nodes, largest,
+            here, there, fresh,
+        )  # fmt: skip
+        self.head, self.first, self.last = counters.tolist()
+        self.action[here] = action
+        self.observations[there] = next_obs
+        self.observations[fresh[fresh >= 0]] = obs[fresh >= 0]
 
     def sample(self, batch_size: int, gamma: float) -> BatchT:
         """Transitions drawn with the same probability each: `obs`, `action`, `reward`, `next_obs`, `discount`.
@@ -415,6 +448,40 @@ def _complete(begin, end, oldest, behind, happened, n_step, ready, last):  # typ
                 ready[last % size] = chain[k]
                 last += 1
     return last
+
+
+@njit()
+def _record_steps(  # type: ignore[no-untyped-def]
+    open_, counters, rewards, terminated, truncated, ring, n_step, margin, nodes, largest, here, there, fresh
+):
+    """`Replay.add` for steps [T, B] in a row, but for what is stored: the places of that, -1 where nothing begins.
+
+    counters: the next slot to write, and the first and the last transition that can be drawn
+    here, there, fresh: where actions, next observations and first observations of episodes belong
+    """
+    reward, happened, behind, ahead, ready = ring
+    size, (head, first, last) = len(reward), counters
+    for t in range(len(rewards)):
+        for lane in range(len(open_)):
+            here[t, lane], there[t, lane] = open_[lane] % size, (head + lane) % size
+        head += len(open_)
+        _record(open_, head, rewards[t], terminated[t], truncated[t], reward, happened, behind, ahead)
+        before = last
+        last = _complete(head - len(open_), head, head - size, behind, happened, n_step, ready, before)
+        for number in range(before, last if len(nodes) else before):
+            put_leaf(nodes, number % size, largest)
+        for lane in range(len(open_)):
+            fresh[t, lane] = -1
+            if terminated[t, lane] or truncated[t, lane]:
+                fresh[t, lane] = head % size
+                happened[head % size] = behind[head % size] = 0
+                open_[lane] = head
+                head += 1
+        while first < last and ready[first % size] < head - size + margin:
+            if len(nodes):
+                put_leaf(nodes, first % size, np.float32(0))
+            first += 1
+    counters[0], counters[1], counters[2] = head, first, last
 
 
 @njit()

@@ -57,14 +57,19 @@ def iter_levels(width: int) -> list[int]:
 
 
 @njit()
+def put_leaf(nodes, place, value):  # type: ignore[no-untyped-def]
+    """One leaf, and the sums above it."""
+    at = len(nodes) // 2 + place
+    nodes[at] = value
+    while at > 1:
+        at //= 2
+        nodes[at] = nodes[2 * at] + nodes[2 * at + 1]
+
+
+@njit()
 def _put(nodes, places, values):  # type: ignore[no-untyped-def]
-    width = len(nodes) // 2
     for i in range(len(places)):
-        at = width + places[i]
-        nodes[at] = values[i]
-        while at > 1:
-            at //= 2
-            nodes[at] = nodes[2 * at] + nodes[2 * at + 1]
+        put_leaf(nodes, places[i], values[i])
 
 
 @njit()

@@ -60,8 +60,12 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
         )
 
     def explore(self, obs: Arrays, now: Now) -> np.ndarray:
-        self.agent.epsilon = now.epsilon
+        self.random_share(now)
         return super().explore(obs, now)
+
+    def random_share(self, now: Now) -> float:
+        self.agent.epsilon = now.epsilon
+        return self.agent.epsilon
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # With probability ε select a random action, otherwise the best; store the transitions.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,9 +21,11 @@ from rl_training.data.replay import Replay
 from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.envs.environments import Arguments, Environments, Step
 from rl_training.envs.making import make_environments
+from rl_training.policies.gathering import WholeSteps
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
-from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.trainer import ROLLOUTS, Trainer
+from rl_training.runtime.updates import COMPILED
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.segments import SegmentStore
@@ -34,6 +37,7 @@ OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
 class OffPolicyTrainer(Trainer[OffPolicyT]):
     """Environments and a replay of what happened in them; what is learned from it is the algorithm's own `iterate`."""
 
+    transient: tuple[str, ...] = ("whole",)
     replay: Any  # a Replay or a StreamReplay: each algorithm says which
 
     def __init__(self, config: OffPolicyT, **replay: Any) -> None:
@@ -42,6 +46,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         self.environments = environments
         stack = stacked_frames(config.env_id, environments.obs)
         self.replay = self.make_replay(environments.obs, stack=stack, **replay)
+        self.whole = self.whole_steps()  # an iteration's steps in one call, where that can be
         self.steps = 0  # taken so far
         self.updates_owed = 0.0
 
@@ -55,19 +60,55 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
     def keep_segments_in(self, store: SegmentStore) -> None:
         self.replay.store = store
 
+    def whole_steps(self) -> WholeSteps | None:
+        """Steps in compiled code, if nothing between the policy and the replay is of a subclass from elsewhere."""
+        methods = (getattr(type(self), name) for name in ("step", "choose", "explore", "random_share"))
+        ours = all(method.__module__.startswith("rl_training.") for method in methods)
+        return WholeSteps.of(self.agent, self.environments) if ours else None
+
+    def paths(self) -> dict[str, str]:
+        whole = self.whole
+        return super().paths() | {ROLLOUTS: COMPILED if whole is not None and whole.is_ready else "python"}
+
+    def keep_to(self, paths: Mapping[str, str]) -> None:
+        super().keep_to(paths)
+        if paths.get(ROLLOUTS) != COMPILED:
+            self.whole = None
+
     def gather(self, knobs: Knobs) -> Metrics:
         """Take the iteration's steps and remember them."""
         config = self.config
-        led_to: list[Batch] = []
-        for t in range(config.train_frequency):
-            step = self.step(knobs, t * config.num_envs)
-            led_to.append({"obs": step.next_obs, "reward": step.reward})
-            self.agent.observe(step.next_obs)
-            self.steps += config.num_envs
-        check_finite(tree_map(lambda *rows: np.array(rows), *led_to), config.num_envs)
+        led_to = self._take_whole(knobs) or self._take_steps(knobs)
+        check_finite(led_to, config.num_envs)
         metrics = Metrics(config.steps_per_iteration, self.environments.take_finished())
         metrics.add(returns_by_agent(self.environments.agents, metrics.episodes))
         return metrics
+
+    def _take_steps(self, knobs: Knobs) -> Batch:
+        """One by one; what they led to, [T, B, ...]."""
+        led_to: list[Batch] = []
+        for t in range(self.config.train_frequency):
+            step = self.step(knobs, t * self.config.num_envs)
+            led_to.append({"obs": step.next_obs, "reward": step.reward})
+            self.agent.observe(step.next_obs)
+            self.steps += self.config.num_envs
+        stacked: Batch = tree_map(lambda *rows: np.array(rows), *led_to)
+        return stacked
+
+    def _take_whole(self, knobs: Knobs) -> Batch | None:
+        """The same in one call of compiled code; None where that cannot be."""
+        if self.whole is None or not self.whole.is_ready:
+            return None
+        taken = self.config.num_envs * np.arange(self.config.train_frequency)
+        shares = [
+            1.0 if self.steps + t < self.config.learning_starts else self.random_share(knobs.after(t))
+            for t in taken.tolist()
+        ]
+        columns = self.whole(np.array(shares))
+        assert columns is not None
+        self.replay.extend(**columns)
+        self.steps += self.config.steps_per_iteration
+        return {"obs": columns["next_obs"], "reward": columns["reward"]}
 
     def step(self, knobs: Knobs, taken: int) -> Step:
         """Act once in every environment, `taken` steps into the iteration, and remember it."""
@@ -86,6 +127,10 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
     def explore(self, obs: Arrays, now: Now) -> np.ndarray:
         """The actions to take in training."""
         return self.agent.act(obs, (), explore=True)[0]["action"]
+
+    def random_share(self, now: Now) -> float:
+        """The probability with which `explore` takes an action at random."""
+        return 0.0
 
     def updates_due(self, replay_ratio: float) -> int:
         """How many updates this iteration's steps pay for; fractions are owed to the next one.

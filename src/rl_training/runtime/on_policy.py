@@ -20,12 +20,10 @@ from rl_training.networks.encoders import Own, laid_out
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
-from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.trainer import ROLLOUTS, Trainer
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.families import ActorLearnerConfig, OnPolicyConfig
 from rl_training.trees import tree_map
-
-ROLLOUTS = "rollouts"  # what the record of paths calls them
 
 
 def policy_settings(config: OnPolicyConfig | ActorLearnerConfig) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from rl_training.state.stateful import Stateful
 # What torch found on this machine, read before anything changes it.
 PHYSICAL_CORES = torch.get_num_threads()
 
+ROLLOUTS = "rollouts"  # what the record of paths calls the gathering of experience
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 

@@ -32,8 +32,7 @@ from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.engine import Engine, Result, is_over
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.observers import Observer, Watch
-from rl_training.runtime.on_policy import ROLLOUTS
-from rl_training.runtime.trainer import Trainer, as_seen, default_threads
+from rl_training.runtime.trainer import ROLLOUTS, Trainer, as_seen, default_threads
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
 from rl_training.settings.loading import dump_config, load_config, load_run_config

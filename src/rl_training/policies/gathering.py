@@ -1,0 +1,151 @@
+"""Policies of dense layers that explore in compiled environments: the steps of an iteration in one compiled call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from rl_training.data.batch import Batch
+from rl_training.data.normalization import CLIP, EPSILON
+from rl_training.envs.compiled import AnyEnvironments, CompiledEnvironments
+from rl_training.kernels.exact import Shortcut, is_exact
+from rl_training.kernels.gathering import GREEDY, SQUASHED, Exploring, Moments, Stepped, gather_steps
+from rl_training.kernels.layers import Layers
+from rl_training.kernels.reading import gaussian_layers, head_layers
+from rl_training.kernels.rollouts import CHOICE, Acting
+from rl_training.networks.encoders import Flat, OneHot
+from rl_training.networks.q_network import QNetwork
+from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
+from rl_training.policies.in_lanes import NOTHING, is_plain, moments_of, one_vector, scaling_of
+from rl_training.policies.q_values import QPolicy
+from rl_training.policies.squashed import SquashedPolicy
+
+Read = Callable[[Any, Tensor], Layers | None]
+
+
+class WholeSteps:
+    """A policy that explores in compiled environments; None instead of steps while its network is of other layers."""
+
+    def __init__(
+        self, policy: Any, network: nn.Module, kind: int, read: Read, environments: CompiledEnvironments
+    ) -> None:
+        self.policy, self.network, self.kind, self.read = policy, network, kind, read
+        self.environments, self.scaling = environments, scaling_of(environments.codec)
+        self.layers = Shortcut(network, self._read)
+        self.stepped: Stepped | None = None
+        self.seen_at = 0
+
+    @classmethod
+    def of(cls, policy: Any, environments: AnyEnvironments) -> WholeSteps | None:
+        """For policies and environments that compiled code knows; None for all others."""
+        known = type(policy) in (QPolicy, SquashedPolicy) and isinstance(environments, CompiledEnvironments)
+        if not known or policy.device.type != "cpu" or not is_plain(environments.codec):
+            return None
+        if isinstance(policy, QPolicy):
+            return cls(policy, policy.network, GREEDY, _q_layers, environments)
+        return cls(policy, policy.actor, SQUASHED, gaussian_layers, environments)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the network is of dense layers now."""
+        return self._layers() is not None
+
+    def __call__(self, shares: np.ndarray) -> Batch | None:
+        """The columns of T steps in all lanes, as `Replay.extend` takes them, with these shares [T] of random actions.
+
+        They are valid until the next ones. The policy's statistics of observations have moved.
+        """
+        layers = self._layers()
+        if layers is None:
+            return None
+        layers.pack(learns=False)
+        environments, stepped, moments = self.environments, self._room(len(shares)), self._moments()
+        stepped.obs[0] = environments.rows
+        chance = np.array([np.random.randint(0, 2**64, dtype=np.uint64), 0], np.uint64)
+        first = int(self.kind == GREEDY and self.network.dueling)
+        exploring = Exploring(self.kind, first, *LOG_STD_BOUNDS, shares)
+        how = (self._acting(layers, moments), self.scaling, exploring, moments, chance, stepped)
+        ended = environments.called(gather_steps, environments.state, *how)
+        environments.stand_at(stepped.obs[-1].copy(), stepped.finished[:ended])
+        self._take_in(moments)
+        return {
+            "action": stepped.action[..., 0] if self.kind == GREEDY else stepped.action,
+            "reward": stepped.reward,
+            "terminated": stepped.terminated,
+            "truncated": stepped.truncated,
+            "next_obs": environments.shown(stepped.next_obs),
+            "obs": environments.shown(stepped.obs[1:]),
+        }
+
+    def _layers(self) -> Layers | None:
+        first = next(self.network.parameters())
+        if first.data_ptr() != self.seen_at:  # an optimizer has moved the parameters into one vector
+            self.seen_at = first.data_ptr()
+            self.layers = Shortcut(self.network, self._read)
+        return self.layers()
+
+    def _read(self, network: Any) -> Layers | None:
+        vector = one_vector(network)
+        layers = None if vector is None else self.read(network, vector)
+        inputs = network.encoder[0]
+        if layers is None or not is_exact(inputs, Flat, OneHot):
+            return None
+        return layers if not isinstance(inputs, OneHot) or len(inputs.sizes) == 1 else None
+
+    def _acting(self, layers: Layers, moments: Moments) -> Acting:
+        inputs = self.network.encoder[0]
+        one_hot = isinstance(inputs, OneHot)
+        deviation = moments_of(self.policy.normalizer)[1]
+        return Acting(
+            layers.table,
+            layers.packed,
+            layers.memory,
+            layers.outputs,
+            moments.mean,
+            deviation,
+            CLIP,
+            choices=inputs.sizes[0] if one_hot else 0,
+            first_choice=inputs.starts[0] if one_hot else 0,
+            kind=CHOICE,
+            valued=False,
+        )
+
+    def _moments(self) -> Moments:
+        normalizer = self.policy.normalizer
+        if normalizer is None or normalizer.moments is None:
+            return Moments(NOTHING, NOTHING, NOTHING, EPSILON)
+        moments = normalizer.moments
+        flat = (moments.mean.reshape(-1).copy(), moments.variance.reshape(-1).copy())
+        return Moments(*flat, np.array([moments.count]), EPSILON)
+
+    def _take_in(self, moved: Moments) -> None:
+        if len(moved.mean):
+            moments = self.policy.normalizer.moments
+            shape = moments.mean.shape
+            moments.mean, moments.variance = moved.mean.reshape(shape), moved.variance.reshape(shape)
+            moments.count = float(moved.count[0])
+
+    def _room(self, steps: int) -> Stepped:
+        """Allocated once for each length."""
+        if self.stepped is None or len(self.stepped.reward) != steps:
+            count, numbers = self.environments.count, self.environments.numbers
+            choice = self.kind == GREEDY
+            size = 1 if choice else self.environments.codec.half_width.size
+            column = (steps, count)
+            self.stepped = Stepped(
+                obs=np.empty((steps + 1, count, numbers), np.float32),
+                action=np.empty((*column, size), np.int64 if choice else np.float32),
+                reward=np.empty(column, np.float32),
+                terminated=np.empty(column, np.bool_),
+                truncated=np.empty(column, np.bool_),
+                next_obs=np.empty((steps, count, numbers), np.float32),
+                finished=np.empty((steps * count, 3)),
+            )
+        return self.stepped
+
+
+def _q_layers(network: Any, parameters: Tensor) -> Layers | None:
+    return head_layers(network, QNetwork, parameters)
