@@ -1,5 +1,9 @@
 """Convolutions: by hand, against torch's, and where torch's are used."""
 
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +12,8 @@ from torch.nn import functional as F
 
 from rl_training.kernels import convolutions
 from rl_training.kernels.convolutions import convolve
-from rl_training.kernels.tiles import ROWS, strips
+from rl_training.kernels.side_by_side import in_shares
+from rl_training.kernels.tiles import COLUMNS, ROWS, strips
 from rl_training.networks.encoders import NatureCNN
 
 SHAPES = {  # pictures, channels, height, width, filters, kernel, stride
@@ -127,12 +132,10 @@ def test_a_gradient_can_be_differentiated():
     assert_close(curvature(convolve(*settings)), curvature(by_torch(*settings)))
 
 
-@pytest.mark.parametrize("why", ["threads", "bf16", "filters", "no instruction", "kind", "width"])
+@pytest.mark.parametrize("why", ["bf16", "filters", "no instruction", "kind", "width"])
 def test_torch_does_what_the_kernels_cannot(why, monkeypatch):
     picture = pictures(2, 4, 8, 70 if why == "width" else 8).detach()
     weight, bias = filters(12 if why == "filters" else 16, 4, 3)
-    if why == "threads":
-        torch.set_num_threads(2)
     if why == "no instruction":
         monkeypatch.setattr(convolutions, "has_fused_multiplication", lambda: False)
     if why == "kind":
@@ -211,6 +214,81 @@ def test_the_encoder_of_atari_has_these_gradients(monkeypatch):
     with torch.no_grad():
         plain = encoder.dense(encoder.convolutions(frames / 255).permute(0, 2, 3, 1).flatten(1))
         torch.testing.assert_close(encoder(frames), plain)
+
+
+def everything_with(threads, name, count=19):
+    """What a layer gives and all its gradients, with some threads."""
+    torch.set_num_threads(threads)
+    _, channels, height, width, number, kernel, stride = SHAPES[name]
+    picture, (weight, bias) = pictures(count, channels, height, width), filters(number, channels, kernel)
+    if name == "first of Atari":
+        picture = (60 * picture.detach()).to(torch.uint8)
+    if channels % COLUMNS:  # the slopes of such pictures, which no training asks for, are torch's
+        picture = picture.detach()
+    wanted = [tensor for tensor in (picture, weight, bias) if tensor.requires_grad]
+    out = convolve(picture, weight, bias, (stride, stride))
+    assert is_ours(out)
+    slope = torch.randn(out.shape, generator=torch.Generator().manual_seed(5))
+    return [out, *torch.autograd.grad(out, wanted, slope)]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_number_of_threads_decides_nothing(name):
+    expected = everything_with(1, name)
+    for threads in (2, 3, 7):
+        for mine, one in zip(everything_with(threads, name), expected, strict=True):
+            assert torch.equal(mine, one)
+
+
+def test_threads_share_all_the_work():
+    seen, torch_threads = [], torch.get_num_threads()
+    for count, fewest, threads in [(19, 4, 3), (3, 4, 2), (0, 4, 2), (8, 4, 9), (5, 1, 1)]:
+        torch.set_num_threads(threads)
+        done = np.zeros(count)
+
+        def share(first, last, scale, done=done):
+            done[first:last] += scale
+            seen.append(threading.get_ident())
+
+        seen.clear()
+        in_shares(count, fewest, share, 2.0)
+        assert (done == 2).all()
+        assert len(seen) == max(1, min(threads, count // fewest)) and threading.get_ident() in seen
+    torch.set_num_threads(torch_threads)
+    assert len(set(seen)) == 1
+
+
+def test_an_error_of_a_thread_is_raised():
+    torch.set_num_threads(2)
+
+    def fail(first, last):
+        if first:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        in_shares(8, 1, fail)
+
+
+def test_a_fork_of_a_process_with_threads_has_its_own():
+    """Of all that is here only these threads outlive a fork: torch's own, with which nothing is done in it, do not."""
+    torch.set_num_threads(2)
+    frames = torch.randint(0, 256, (16, 4, 84, 84), dtype=torch.uint8).to(memory_format=torch.channels_last)
+    weight, bias = filters(32, 4, 8)
+    with torch.no_grad():
+        expected = convolve(frames, weight, bias, (4, 4)).numpy()
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.alarm(60)  # a thread that the fork lacks would be waited for without end
+                same = np.array_equal(convolve(frames, weight, bias, (4, 4)).numpy(), expected)
+                os.write(theirs, b"same" if same else b"other")
+            finally:
+                os._exit(0)
+    os.close(theirs)
+    assert os.read(ours, 5) == b"same"
+    os.close(ours)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_strips_cover_all_rows():

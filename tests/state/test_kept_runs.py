@@ -16,7 +16,7 @@ from rl_training import evaluate_checkpoint, load_policy, resume
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import SHIPPED
 from rl_training.reporting.report import write_report
-from rl_training.runtime.workflows import revisions
+from rl_training.runtime.workflows import check_manifest, revisions
 from rl_training.settings.loading import load_run_config
 from rl_training.state import chain, checkpoints
 from rl_training.state.formats import FORMAT
@@ -101,6 +101,17 @@ def test_a_changed_revision_is_a_warning_and_on_record(tmp_path, monkeypatch):
     assert said in entry["changed"] and entry["step"] > 0
     write_report(run, video=False)
     assert "results of ppo revision" in (run / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("threads", "warned"), [(1, False), (2, True)])
+def test_a_run_of_several_threads_from_before_the_convolutions_had_them_warns(threads, warned):
+    run = RunDirectory(KEPT / str(FORMAT) / "ppo")
+    manifest, config, display = run.read_manifest(), load_run_config(run.config_path), Told()
+    check_manifest(manifest | {"threads": threads}, config, display)
+    assert any("results of convolutions revision 1" in text for text in display.warnings) == warned
+    display.warnings.clear()
+    check_manifest(manifest | {"threads": threads, "results": revisions(config, threads)}, config, display)
+    assert not any("results of" in text for text in display.warnings)
 
 
 def test_a_resume_of_the_first_format_begins_its_chain_there(tmp_path):

@@ -1,4 +1,4 @@
-"""A convolution without padding and its ReLU, faster than torch's on one core.
+"""A convolution without padding and its ReLU, faster than torch's, with the same bytes for any number of threads.
 
 With N pictures of H rows, W columns and C channels, stored in this order, and P filters w of K × K at a stride s:
 
@@ -13,13 +13,16 @@ With g [N, H', W', P], the slopes of `out` where it is above 0, and 0 elsewhere:
 Each is a row of matrix products: the K · C numbers of a picture's row that a filter sees lie side by side, and for one
 i, j the places that the filters see do not overlap. Nothing is copied into matrices first, and each picture is done
 with while it is in the cache.
+
+Threads share `out` and ∂/∂picture by pictures, and ∂/∂w by filters and i: each of its numbers is summed by one thread,
+over all pictures in their order. So the number of threads, torch's own, decides nothing but the time.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,9 +31,11 @@ from torch.nn import functional as F
 
 from rl_training.compiling import njit
 from rl_training.kernels.compiled import fits
+from rl_training.kernels.side_by_side import in_shares
 from rl_training.kernels.tiles import COLUMNS, NUMBER_BYTES, add_products, has_fused_multiplication
 
 LONGEST = 64  # products that are written out one after the other
+FEWEST = 4  # pictures that are worth a thread
 
 Stride = tuple[int, int]
 
@@ -46,7 +51,7 @@ def convolve(picture: Tensor, weight: Tensor, bias: Tensor, stride: Stride) -> T
 
 def _is_for_us(picture: Tensor, weight: Tensor, bias: Tensor, stride: Stride) -> bool:
     """Whether the compiled functions can do it; what nobody can do is left to torch, which says so."""
-    able = fits(weight) and has_fused_multiplication() and torch.get_num_threads() == 1
+    able = fits(weight) and has_fused_multiplication()
     able = able and not torch.is_autocast_enabled("cpu") and picture.dtype in (torch.uint8, torch.float32)
     if not able or picture.ndim != 4 or picture.shape[1] != weight.shape[1] or len(bias) != len(weight):
         return False
@@ -77,25 +82,33 @@ class _Convolution(torch.autograd.Function):
         # The slopes that torch finds can be differentiated themselves.
         if torch.is_grad_enabled() or alone or (to_picture and picture.shape[1] % COLUMNS):
             return *_back_by_torch(slope, picture, weight, out, ctx.stride, wanted[:3]), None
-        backward = _compiled(*picture.shape[1:], *weight.shape[2:], *ctx.stride, len(weight))[1]
-        turned = weight.permute(2, 3, 0, 1).contiguous().numpy()
+        kernels = _compiled(*picture.shape[1:], *weight.shape[2:], *ctx.stride, len(weight))
+        above, tall = (_rows(out), _rows(slope)), weight.shape[2]
         slopes = torch.empty_like(picture, memory_format=torch.channels_last) if to_picture else None
-        rows = None if slopes is None else _rows(slopes)
-        weights, biases = backward(_rows(picture), _rows(out), _rows(slope), turned, rows)
+        if slopes is not None:
+            turned = weight.permute(2, 3, 0, 1).contiguous().numpy()
+            in_shares(len(picture), FEWEST, kernels.to_pictures, *above, turned, _rows(slopes))
+        weights = np.zeros((tall, weight.shape[3], weight.shape[1], len(weight)), np.float32)
+        biases = np.zeros(len(weight), np.float32)
+        rows = len(weight) // COLUMNS * tall
+        alone = rows if len(picture) < 2 * FEWEST else 1
+        in_shares(rows, alone, kernels.to_weights, _rows(picture), *above, weights, biases)
         return slopes, torch.from_numpy(weights).permute(3, 2, 0, 1), torch.from_numpy(biases), None
 
 
 def _forward(picture: Tensor, weight: Tensor, bias: Tensor, stride: Stride) -> Tensor:
-    if picture.dtype != torch.uint8:  # torch is as fast if nothing must be made of bytes
+    # If nothing must be made of bytes torch is as fast, and no sum of its own is shared by threads either.
+    if picture.dtype != torch.uint8:
         return _by_torch(picture, weight, bias, stride)
     filters = len(weight)
-    forward = _compiled(*picture.shape[1:], *weight.shape[2:], *stride, filters)[0]
+    forward = _compiled(*picture.shape[1:], *weight.shape[2:], *stride, filters).forward
     # As the tiles read them: 16 filters side by side.
     groups = weight.detach().permute(2, 3, 1, 0).reshape(-1, filters // COLUMNS, COLUMNS)
     packed = groups.transpose(0, 1).contiguous().numpy()
     shape = (len(picture), filters, *_size(picture, weight, stride))
     out = torch.empty(shape, dtype=torch.float32, memory_format=torch.channels_last)
-    forward(_rows(picture), packed, bias.detach().contiguous().numpy(), _rows(out))
+    biases = bias.detach().contiguous().numpy()
+    in_shares(len(picture), FEWEST, forward, _rows(picture), packed, biases, _rows(out))
     return out
 
 
@@ -131,11 +144,19 @@ def _address(picture, numbers):  # type: ignore[no-untyped-def]
     return np.intp(numbers.ctypes.data)
 
 
+class Kernels(NamedTuple):
+    """Each does a share of the work, from the first to before the last picture, or row of filters."""
+
+    forward: Callable[..., Any]
+    to_weights: Callable[..., Any]
+    to_pictures: Callable[..., Any]
+
+
 @functools.cache
 def _compiled(
     channels: int, height: int, width: int, tall: int, wide: int, down: int, across: int, filters: int
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Forward and backward for these sizes, which the compiler must know."""
+) -> Kernels:
+    """The functions for these sizes, which the compiler must know."""
     rows, columns = (height - tall) // down + 1, (width - wide) // across + 1
     places = rows * columns
     # Strides in bytes: to the next row and column of a picture, and as far as a filter is moved there; to the next
@@ -166,11 +187,11 @@ def _compiled(
         return functools.partial(njit(nogil=True)(function), tables)
 
     @kernel
-    def forward(tables, pictures, weights, bias, out):  # type: ignore[no-untyped-def]
+    def forward(tables, first, last, pictures, weights, bias, out):  # type: ignore[no-untyped-def]
         """Pictures [N, H, W, C] and weights [P / 16, K K C, 16] → out [N, H', W', P]."""
         seen, given = np.intp(tables[0].ctypes.data), np.intp(tables[1].ctypes.data)
         numbers = np.empty(height * width * channels, np.float32)
-        for n in range(len(pictures)):
+        for n in range(first, last):
             start = _address(pictures[n], numbers)
             features = out[n].reshape(places, filters)
             for q in range(places):
@@ -189,40 +210,52 @@ def _compiled(
                     features[q, p] = 0 if features[q, p] < 0 else features[q, p]
 
     @kernel
-    def backward(tables, pictures, out, slopes, weights, to_pictures):  # type: ignore[no-untyped-def]
-        """Pictures, out, slopes [N, H', W', P] and weights [K, K, P, C] → slopes of weights [K, K, C, P] and bias."""
-        seen, given = np.intp(tables[0].ctypes.data), np.intp(tables[1].ctypes.data)
+    def to_weights(tables, first, last, pictures, out, slopes, to_weights, to_bias):  # type: ignore[no-untyped-def]
+        """Pictures, out, slopes [N, H', W', P] → slopes of weights [K, K, C, P] and bias, which are added to.
+
+        The rows i of the first 16 filters come first, then those of the next 16, and so on.
+        """
         numbered, weighed = np.intp(tables[2].ctypes.data), np.intp(tables[3].ctypes.data)
-        to_weights = np.zeros((tall, wide, channels, filters), np.float32)
-        to_bias = np.zeros(filters, np.float32)
         # Both are read again for each picture, which keeps them alive while their addresses are used.
         numbers = np.empty(height * width * channels, np.float32)
-        inner = np.empty((places, filters), np.float32)
-        source = np.intp(inner.ctypes.data)
+        inner = np.empty((places, COLUMNS), np.float32)
+        right = (np.intp(inner.ctypes.data), narrow, columns * narrow)
         for n in range(len(pictures)):
             start = _address(pictures[n], numbers)
+            features, outer = out[n].reshape(places, filters), slopes[n].reshape(places, filters)
+            for group in range(first // tall, (last + tall - 1) // tall):
+                p = group * COLUMNS
+                for q in range(places):
+                    for c in range(COLUMNS):
+                        inner[q, c] = 0 if features[q, p + c] <= 0 else outer[q, p + c]
+                if first <= group * tall:
+                    for q in range(places):
+                        for c in range(COLUMNS):
+                            to_bias[p + c] += inner[q, c]
+                for i in range(max(0, first - group * tall), min(tall, last - group * tall)):
+                    place = np.intp(to_weights[i].ctypes.data) + NUMBER_BYTES * p
+                    left = (start + i * line, numbered, step, fall)
+                    add_products(run, columns, rows, (place, weighed), left, right)
+
+    @kernel
+    def to_pictures(tables, first, last, out, slopes, weights, to_pictures):  # type: ignore[no-untyped-def]
+        """Out and slopes [N, H', W', P] and weights [K, K, P, C] → slopes of pictures [N, H, W, C]."""
+        seen, given = np.intp(tables[0].ctypes.data), np.intp(tables[1].ctypes.data)
+        inner = np.empty((places, filters), np.float32)
+        left = (np.intp(inner.ctypes.data), given, NUMBER_BYTES, narrow)
+        for n in range(first, last):
             features, outer = out[n].reshape(places, filters), slopes[n].reshape(places, filters)
             for q in range(places):
                 for p in range(filters):
                     inner[q, p] = 0 if features[q, p] <= 0 else outer[q, p]
-                    to_bias[p] += inner[q, p]
-            for p in range(0, filters, COLUMNS):
-                right = (source + NUMBER_BYTES * p, point, columns * point)
-                for i in range(tall):
-                    place = np.intp(to_weights[i].ctypes.data) + NUMBER_BYTES * p
-                    left = (start + i * line, numbered, step, fall)
-                    add_products(run, columns, rows, (place, weighed), left, right)
-            if to_pictures is not None:
-                to_pictures[n] = 0
-                corner = np.intp(to_pictures[n].ctypes.data)
-                left = (source, given, NUMBER_BYTES, narrow)
-                for i in range(tall):
-                    for j in range(wide):
-                        for c in range(0, channels, COLUMNS):
-                            place = corner + i * line + j * pixel + NUMBER_BYTES * c
-                            factor = np.intp(weights[i, j].ctypes.data) + NUMBER_BYTES * c
-                            right = (factor, pixel, pixel * COLUMNS)
-                            add_products(places, COLUMNS, filters // COLUMNS, (place, seen), left, right)
-        return to_weights, to_bias
+            to_pictures[n] = 0
+            corner = np.intp(to_pictures[n].ctypes.data)
+            for i in range(tall):
+                for j in range(wide):
+                    for c in range(0, channels, COLUMNS):
+                        place = corner + i * line + j * pixel + NUMBER_BYTES * c
+                        factor = np.intp(weights[i, j].ctypes.data) + NUMBER_BYTES * c
+                        right = (factor, pixel, pixel * COLUMNS)
+                        add_products(places, COLUMNS, filters // COLUMNS, (place, seen), left, right)
 
-    return forward, backward
+    return Kernels(forward, to_weights, to_pictures)

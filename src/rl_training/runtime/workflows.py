@@ -39,7 +39,7 @@ from rl_training.settings.loading import dump_config, load_config, load_run_conf
 from rl_training.settings.picture_defaults import difference, with_picture_defaults
 from rl_training.settings.yaml import to_yaml
 from rl_training.state import chain, checkpoints, files
-from rl_training.state.formats import SHARED_REVISION
+from rl_training.state.formats import CONVOLUTIONS_REVISION, SHARED_REVISION
 from rl_training.state.restoring import no_larger_than, taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory, changed_keys, cpu, versions
 from rl_training.state.seeding import fold, seed_everything
@@ -47,6 +47,7 @@ from rl_training.trees import Arrays, tree_leaves, tree_map
 from rl_training.trust import foreign, refuse_untrusted
 
 Which = Literal["last", "best"]
+CONVOLUTIONS = "convolutions"  # among the revisions of a manifest
 RESUMED_ELSEWHERE = (
     "resumed_elsewhere"  # in the manifest: resumed with other versions, results or on another CPU
 )
@@ -137,7 +138,7 @@ def begin_run(
             config.model_dump(mode="json"),
             threads=threads,
             keeps_freed_memory=keep_freed_memory(),
-            results=revisions(config),
+            results=revisions(config, threads),
             environment=environment_protocol(config),
             paths={**paths, **kernels()},
             resumes_exactly=config.resumes_exactly,
@@ -395,9 +396,10 @@ def _spaces(space: spaces.Space) -> Any:
     return {key: _spaces(part) for key, part in space.spaces.items()} if hasattr(space, "spaces") else space
 
 
-def revisions(config: Config) -> dict[str, int]:
+def revisions(config: Config, threads: int = 1) -> dict[str, int]:
     """Which numbers this version computes for a run of this config: see docs/formats.md."""
-    return {"shared": SHARED_REVISION, config.algo: trainer_class(config.algo).revision}
+    own = {"shared": SHARED_REVISION, config.algo: trainer_class(config.algo).revision}
+    return own | ({CONVOLUTIONS: CONVOLUTIONS_REVISION} if threads > 1 else {})
 
 
 def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display) -> tuple[int, list[str]]:
@@ -406,7 +408,7 @@ def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display
     if type(threads) is not int or threads < 1:
         raise RunError("manifest.json: damaged (the number of threads is missing)")
     here: dict[str, Any] = {
-        f"results of {name}": f"revision {number}" for name, number in revisions(config).items()
+        f"results of {name}": f"revision {number}" for name, number in revisions(config, threads).items()
     }
     made: dict[str, Any] = {
         f"results of {name}": f"revision {number}" for name, number in _results(manifest, config).items()
@@ -476,7 +478,7 @@ def keep_to_paths(
 def _results(manifest: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
     """The revisions a run was begun with: the first, where its manifest is older than they are."""
     results = manifest.get("results")
-    return results if isinstance(results, dict) else {"shared": 1, config.algo: 1}
+    return {CONVOLUTIONS: 1} | (results if isinstance(results, dict) else {"shared": 1, config.algo: 1})
 
 
 def check_best(engine: Engine) -> None:

@@ -3,6 +3,8 @@
 FORMAT = 2
 # Raised when code that algorithms share computes other numbers than before; an algorithm has `Trainer.revision`.
 SHARED_REVISION = 2
+# The same of convolutions with more than one thread.
+CONVOLUTIONS_REVISION = 2
 # From this format on, every line of metrics.jsonl carries a hash and the manifest a checksum.
 FIRST_COVERED = 2
 # The metric in the last line of a run that was asked to stop.
