@@ -106,8 +106,7 @@ def test_the_critics_steps_leave_the_policy_alone(shared_trunk):
     critic = trainer.critic_optimizer.parameters.clone()
     for _ in range(3):
         update = trainer.value_fit()
-        update.differentiate(update.whole(batch), knobs)
-        update.step(knobs.learning_rate, knobs.max_grad_norm)
+        update.descend(update.whole(batch), knobs)
     assert torch.equal(trainer.policy_optimizer.parameters, policy)
     assert not torch.equal(trainer.critic_optimizer.parameters, critic)
     owned = len(policy) + len(critic)

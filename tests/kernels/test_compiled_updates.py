@@ -29,7 +29,7 @@ from rl_training.networks.soft_actor_critic import TwinCritics
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime import sac_trainer
 from rl_training.runtime.optim import Adam, Optimizer, RMSprop, flatten_parameters
-from rl_training.runtime.updates import CompiledUpdate, Fastest, TorchUpdate
+from rl_training.runtime.updates import CompiledUpdate, Far, Fastest, TorchUpdate
 
 BOX = spaces.Box(-1, 1, (5,))
 
@@ -243,21 +243,24 @@ DEFAULTS = dict(
 )
 
 
+def logs(
+    update: Any, batch: Any, minibatches: int, norm: Any, far: Far | None = None, **knobs: Any
+) -> dict[str, float]:
+    """What two epochs of an update log."""
+    torch.manual_seed(3)
+    now = SimpleNamespace(**knobs, learning_rate=0.003, max_grad_norm=norm)
+    logged = update.descend(update.parts(dict(batch), 2, minibatches), now, far)
+    return {
+        name: float(np.mean([float(value) for value in values])) for name, values in logged.items() if values
+    }
+
+
 def assert_same(
     ours: Any, theirs: Any, batch: Any, minibatches: int, knobs: dict[str, Any], norm: Any
 ) -> None:
     """Two epochs of each, from the same shuffles, give the same numbers, gradients and weights."""
-    now, steps = SimpleNamespace(**knobs), []
-    for update in (ours, theirs):
-        torch.manual_seed(3)
-        steps.append([])
-        for part in update.parts(dict(batch), 2, minibatches):
-            numbers = dict(update.differentiate(part, now))
-            numbers |= update.step(0.003, norm)
-            steps[-1].append({name: float(value) for name, value in numbers.items()})
-    assert len(steps[0]) == len(steps[1]) == 2 * minibatches
-    for mine, other in zip(*steps, strict=True):
-        assert mine == pytest.approx(other, rel=2e-4, abs=2e-5)
+    logged = [logs(update, batch, minibatches, norm, **knobs) for update in (ours, theirs)]
+    assert logged[0] == pytest.approx(logged[1], rel=2e-4, abs=2e-5)
     optimizers: list[Optimizer] = [ours.optimizer, theirs.optimizer]
     moments = [getattr(each, "mean", each.square) for each in optimizers]
     torch.testing.assert_close(*moments, rtol=1e-3, atol=1e-5 * float(moments[1].abs().max()))
@@ -302,11 +305,47 @@ def test_a_loss_that_is_not_finite_moves_nothing() -> None:
     batch["return"][3] = np.nan
     update, _ = both(policy, Adam, PPO_SLOPES)
     before = update.optimizer.parameters.clone()
-    part = next(iter(update.parts(batch, 1, 1)))
-    update.differentiate(part, SimpleNamespace(**KNOBS))
     with pytest.raises(NonFiniteError, match="loss"):
-        update.step(0.01, 0.5)
+        logs(update, batch, 1, 0.5, **KNOBS)
     assert torch.equal(update.optimizer.parameters, before)
+
+
+def test_a_gradient_that_is_not_finite_ends_the_update() -> None:
+    policy = actor_critic("categorical")
+    batch = invented_batch(policy, False, 10)
+    batch["obs"][3] = 1e30
+    update, _ = both(policy, Adam, PPO_SLOPES)
+    with torch.no_grad():
+        for layer in (policy.network.critic_encoder[1][0], policy.network.actor_encoder[1][0]):
+            layer.weight.zero_()  # so that outputs are finite, and the squares of these weights' slopes are not
+    before = update.optimizer.parameters.clone()
+    with pytest.raises(NonFiniteError, match="norm of the gradient"):
+        logs(update, batch, 1, 0.5, **KNOBS)
+    assert torch.equal(update.optimizer.parameters, before)
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.02, 0.03, 0.05, 1.0])
+def test_learning_stops_where_the_policy_is_far(limit: float) -> None:
+    """The minibatch on which that is noticed is logged, and no step is taken on it."""
+    policy = actor_critic("categorical")
+    updates = both(policy, Adam, PPO_SLOPES)
+    batch, far = invented_batch(policy, False, 90), Far("approx_kl", limit)
+    ours, theirs = (logs(update, batch, 3, 0.5, far, **KNOBS) for update in updates)
+    assert ours == pytest.approx(theirs, rel=2e-4, abs=2e-5)
+    assert ("grad_norm" in ours) == (limit > 0)
+    assert updates[0].optimizer.count == updates[1].optimizer.count
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_at_the_limit_a_policy_is_not_far_yet(compiled: bool) -> None:
+    policy = actor_critic("categorical")
+    batch, update = invented_batch(policy, False, 90), both(policy, Adam, PPO_SLOPES)[not compiled]
+    first = logs(update, batch, 1, 0.5, Far("approx_kl", 0.0), **KNOBS)
+    assert "grad_norm" not in first
+    assert "grad_norm" not in logs(
+        update, batch, 1, 0.5, Far("approx_kl", 0.999 * first["approx_kl"]), **KNOBS
+    )
+    assert "grad_norm" in logs(update, batch, 1, 0.5, Far("approx_kl", first["approx_kl"]), **KNOBS)
 
 
 @pytest.mark.parametrize(
@@ -336,8 +375,8 @@ def test_a_loss_of_ones_own_is_differentiated_by_torch() -> None:
         return ppo_loss(*said, **knobs)
 
     update = fastest(own, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS))()
-    update.differentiate(invented_batch(policy, False, 4), SimpleNamespace(**KNOBS))
-    assert called == [KNOBS]
+    logs(update, invented_batch(policy, False, 4), 1, None, **KNOBS)
+    assert called == [KNOBS, KNOBS]
 
 
 def test_a_network_that_changes_is_seen() -> None:

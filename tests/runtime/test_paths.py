@@ -101,7 +101,8 @@ def test_other_compiled_code_refuses_a_run_and_names_the_fork(
 ) -> None:
     run = begun(tmp_path / "run")
     monkeypatch.setattr(workflows, "REVISION", compiled.REVISION + 1)
-    with pytest.raises(RunError, match=r"revision 2 of compiled code, not 1; .* rl-training fork"):
+    wrong = f"revision {compiled.REVISION + 1} of compiled code, not {compiled.REVISION}; .* rl-training fork"
+    with pytest.raises(RunError, match=wrong):
         resume(run, quiet=True)
 
 

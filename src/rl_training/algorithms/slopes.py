@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 
-from rl_training.compiling import njit
+from rl_training.compiling import address, call_at, njit
 
 LOG_PROB, ENTROPY, VALUE = range(3)  # columns of what an actor-critic says about a row
 DIVERGENCE = 3  # and one more where its policy is held to another: KL(other ‖ π)
-
+ROWS, NUMBERS = types.float32[:, ::1], types.float64[::1]
+SIGNATURE = types.void(ROWS, ROWS, types.float64, NUMBERS, ROWS, NUMBERS)
+call_slopes = call_at(SIGNATURE)
 
 # (log_prob, entropy, value, batch, **knobs) -> the loss, and what is worth logging of it
 Loss = Callable[..., tuple[Any, dict[str, Any]]]
@@ -22,7 +25,7 @@ class Slopes(NamedTuple):
 
     `function(said [n, 3], old [n, columns], share, knobs, slopes [n, 3], sums)` writes the slopes in log π, H and V of
     these rows' part of the loss, and adds to `sums` what they add to the loss and to each of `numbers`. `share` is 1
-    over the number of rows of the whole minibatch; a knob that is none is infinite.
+    over the number of rows of the whole minibatch; a knob that is none is infinite. Kernels call it by its address.
     """
 
     of: Loss  # torch's function of the same equation
@@ -30,9 +33,13 @@ class Slopes(NamedTuple):
     columns: tuple[str, ...]  # of the batch; `advantage` is one of them where it is to be normalised
     knobs: tuple[str, ...]
     numbers: tuple[str, ...]
-    given: tuple[
-        str, ...
-    ] = ()  # columns that torch's function takes one by one, where it does not take the batch
+    # Columns that torch's function takes one by one, where it does not take the batch.
+    given: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> int:
+        """Where the compiled function lies."""
+        return address(self.function, SIGNATURE)
 
 
 @njit(nogil=True, error_model="numpy")

@@ -71,8 +71,8 @@ def begin(lanes, lane, obs):  # type: ignore[no-untyped-def]
     lanes.chance[lane, COUNTER] = np.uint64(0)
     lanes.returns[lane] = 0.0
     lanes.lengths[lane] = 0
-    call_reset(lanes.functions[0], lanes.states[lane], lanes.chance[lane])
-    call_observe(lanes.functions[2], lanes.states[lane], obs)
+    call_reset(lanes.functions[0], (lanes.states[lane], lanes.chance[lane]))
+    call_observe(lanes.functions[2], (lanes.states[lane], obs))
 
 
 @njit(error_model="numpy")
@@ -84,7 +84,7 @@ def begin_all(lanes, obs):  # type: ignore[no-untyped-def]
 @njit(error_model="numpy")
 def observe_all(lanes, obs):  # type: ignore[no-untyped-def]
     for lane in range(lanes.states.shape[0]):
-        call_observe(lanes.functions[2], lanes.states[lane], obs[lane])
+        call_observe(lanes.functions[2], (lanes.states[lane], obs[lane]))
 
 
 @njit(error_model="numpy")
@@ -92,13 +92,13 @@ def advance(lanes, actions, led, count):  # type: ignore[no-untyped-def]
     """One action [B, A] in every lane; `count` episodes are in `led.finished` already. → how many are then."""
     for lane in range(actions.shape[0]):
         reward, terminated = call_step(
-            lanes.functions[1], lanes.states[lane], actions[lane], lanes.chance[lane]
+            lanes.functions[1], (lanes.states[lane], actions[lane], lanes.chance[lane])
         )
         lanes.lengths[lane] += 1
         lanes.returns[lane] += reward
         truncated = lanes.lengths[lane] >= lanes.limit[0]
         led.reward[lane], led.terminated[lane], led.truncated[lane] = reward, terminated, truncated
-        call_observe(lanes.functions[2], lanes.states[lane], led.next_obs[lane])
+        call_observe(lanes.functions[2], (lanes.states[lane], led.next_obs[lane]))
         if terminated or truncated:
             led.finished[count, 0] = lane
             led.finished[count, 1] = lanes.returns[lane]

@@ -17,13 +17,12 @@ from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, 
 from rl_training.compiling import njit
 from rl_training.kernels.dense import dense_layers
 from rl_training.kernels.exact import is_exact
+from rl_training.kernels.functions import FAST, fast_tanh
 from rl_training.networks.actor_critic import ActionHead, ActorCritic, has_own_forward
 
 # Above this many multiplications per step torch's matrix products win.
 MOST_MULTIPLICATIONS = 300_000
 ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2}
-# What lets the compiler sum in vector registers; NaN and infinity keep their meaning.
-FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 SILENCE = np.zeros((0, 0))  # no noise, of the same type: for another one numba would compile again
 
@@ -145,30 +144,6 @@ def _activation(encoder: nn.Module) -> int:
 def _layers(encoder: nn.Module, head: nn.Linear) -> Layers:
     dense = [layer for layer in encoder.modules() if isinstance(layer, nn.Linear)] + [head]
     return tuple(_view(layer.weight) for layer in dense), tuple(_view(layer.bias) for layer in dense)
-
-
-@njit(fastmath=FAST, inline="always")
-def fast_tanh(x):  # type: ignore[no-untyped-def]
-    """tanh in float32 by the quotient of two polynomials that Eigen uses, right to 4e-7.
-
-    The library's tanh is called for one number at a time; these few products are done for eight at once.
-    """
-    x = min(max(x, np.float32(-7.9053111)), np.float32(7.9053111))
-    square = x * x
-    above = np.float32(-2.76076847742355e-16)
-    for factor in (
-        2.00018790482477e-13,
-        -8.60467152213735e-11,
-        5.12229709037114e-08,
-        1.48572235717979e-05,
-        6.37261928875436e-04,
-        4.89352455891786e-03,
-    ):
-        above = above * square + np.float32(factor)
-    below = np.float32(1.19825839466702e-06)
-    for factor in (1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03):
-        below = below * square + np.float32(factor)
-    return x * above / below
 
 
 @njit(fastmath=FAST)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from rl_training.algorithms.dreamer import decode, two_hot, two_hot_loss
 from rl_training.compiling import njit
-from rl_training.kernels.acting import FAST
 from rl_training.kernels.compiled import fits
+from rl_training.kernels.functions import FAST
 from rl_training.kernels.supports import exponentials
 
 

@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from rl_training.algorithms.muzero import EPSILON
 from rl_training.compiling import njit
-from rl_training.kernels.acting import FAST, fast_tanh
+from rl_training.kernels.functions import FAST, fast_tanh
 from rl_training.kernels.supports import C1, C2, C3, C4, C5, C6, LEAST, LOG2_E, ONE_BITS, ROUND
 
 if TYPE_CHECKING:

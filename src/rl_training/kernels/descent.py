@@ -6,13 +6,30 @@ The equations are those of `runtime.optim`. Nothing moves if the norm is not fin
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
+from numba import types
 
-from rl_training.compiling import njit
-from rl_training.kernels.acting import FAST
+from rl_training.compiling import call_at, njit
+from rl_training.kernels.functions import FAST
 
+VECTOR, SETTINGS = types.float32[::1], types.float64[::1]
+SIGNATURE = types.float64(*[VECTOR] * 5, SETTINGS, types.float64, types.float64)
+call_descent = call_at(SIGNATURE)
 SUMMED = 1024  # numbers that are summed up at once in single precision
+
+
+class Descent(NamedTuple):
+    """An optimizer: where its step lies, and what that moves."""
+
+    where: int
+    parameters: np.ndarray
+    gradient: np.ndarray
+    mean: np.ndarray  # [0] where it has none
+    square: np.ndarray
+    count: np.ndarray  # [1], or [0] where it has none
+    settings: np.ndarray
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
@@ -33,16 +50,17 @@ def _scale(norm, most):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
-def adam(parameters, gradient, mean, square, count, rate, betas, epsilon, most):  # type: ignore[no-untyped-def]
-    """A step of Adam, the number `count` [1] counting up; → the norm of the gradient."""
+def adam(parameters, gradient, mean, square, count, settings, rate, most):  # type: ignore[no-untyped-def]
+    """A step of Adam with `settings` (β₁, β₂, ε), the number `count` [1] counting up; → the norm of the gradient."""
     norm = norm_of(gradient)
     if not math.isfinite(norm):
         return norm
     count[0] += 1
-    scale, first, second = _scale(norm, most), np.float32(betas[0]), np.float32(betas[1])
-    new, squared = np.float32(1 - betas[0]), np.float32(1 - betas[1])
-    step = np.float32(rate / (1 - betas[0] ** count[0]))
-    spread, least = np.float32(1 / math.sqrt(1 - betas[1] ** count[0])), np.float32(epsilon)
+    beta, gamma, epsilon = settings
+    scale, first, second = _scale(norm, most), np.float32(beta), np.float32(gamma)
+    new, squared = np.float32(1 - beta), np.float32(1 - gamma)
+    step = np.float32(rate / (1 - beta ** count[0]))
+    spread, least = np.float32(1 / math.sqrt(1 - gamma ** count[0])), np.float32(epsilon)
     for i in range(len(parameters)):
         slope = gradient[i] = gradient[i] * scale
         mean[i] = first * mean[i] + new * slope
@@ -52,11 +70,12 @@ def adam(parameters, gradient, mean, square, count, rate, betas, epsilon, most):
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
-def rmsprop(parameters, gradient, square, rate, decay, epsilon, most):  # type: ignore[no-untyped-def]
-    """A step of RMSprop with ε inside the root; → the norm of the gradient."""
+def rmsprop(parameters, gradient, mean, square, count, settings, rate, most):  # type: ignore[no-untyped-def]
+    """A step of RMSprop with `settings` (decay, ε), ε inside the root; → the norm of the gradient."""
     norm = norm_of(gradient)
     if not math.isfinite(norm):
         return norm
+    decay, epsilon = settings
     scale, step, old, new = _scale(norm, most), np.float32(rate), np.float32(decay), np.float32(1 - decay)
     least = np.float32(epsilon)
     for i in range(len(parameters)):

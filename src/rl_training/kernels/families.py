@@ -45,6 +45,7 @@ def family_table(family: Family) -> np.ndarray:
     return np.array(rows, np.int64)
 
 
+# Rows are looked up by numbers: views of them would be counted, which costs as much as the arithmetic.
 @njit(nogil=True, error_model="numpy")
 def evaluate_actions(family, outputs, actions, masks, rows, known):  # type: ignore[no-untyped-def]
     """log π(a|s), H and V [n, 3] from outputs [n, P + 1], whose last column is the value.
@@ -53,52 +54,65 @@ def evaluate_actions(family, outputs, actions, masks, rows, known):  # type: ign
     become log-probabilities in place.
     """
     for i in range(len(outputs)):
-        line, action, known_here = outputs[i], actions[rows[i]], known[i]
-        known_here[LOG_PROB] = known_here[ENTROPY] = ZERO
-        known_here[VALUE] = line[len(line) - 1]
-        for part in family:
-            if part[KIND] == CHOICE:
-                for j in range(part[FIRST], part[FIRST] + part[SIZE] if len(masks) else 0):
-                    line[j] = line[j] if masks[rows[i], j] else FORBIDDEN
-                _choose(part, line, action, known_here)
-            elif part[KIND] == COINS:
-                _flip(part, line, action, known_here)
-            else:
-                _measure(part, line, action, known_here)
+        known[i, LOG_PROB] = known[i, ENTROPY] = ZERO
+        known[i, VALUE] = outputs[i, outputs.shape[1] - 1]
+    for part in range(len(family)):
+        kind, first, size, at = family[part]
+        if kind == CHOICE:
+            forbid(first, size, outputs, masks, rows)
+            _choose(first, size, at, outputs, actions, rows, known)
+        elif kind == COINS:
+            _flip(first, size, at, outputs, actions, rows, known)
+        else:
+            _measure(first, size, at, outputs, actions, rows, known)
 
 
 @njit(nogil=True, error_model="numpy")
-def _choose(part, line, action, known):  # type: ignore[no-untyped-def]
-    first, end = part[FIRST], part[FIRST] + part[SIZE]
-    top, total, entropy = line[first], ZERO, ZERO
-    for j in range(first + 1, end):
-        top = max(top, line[j])
-    for j in range(first, end):
-        total += math.exp(line[j] - top)
-    level = top + np.float32(math.log(total))
-    for j in range(first, end):
-        line[j] -= level
-        entropy -= np.float32(math.exp(line[j])) * line[j]
-    known[LOG_PROB] += line[first + np.int64(action[part[ACTION]])]
-    known[ENTROPY] += entropy
+def forbid(first, size, outputs, masks, rows):  # type: ignore[no-untyped-def]
+    """Put the logits of masked choices out of reach."""
+    for i in range(len(outputs) if len(masks) else 0):
+        for j in range(first, first + size):
+            if not masks[rows[i], j]:
+                outputs[i, j] = FORBIDDEN
 
 
 @njit(nogil=True, error_model="numpy")
-def _flip(part, line, action, known):  # type: ignore[no-untyped-def]
-    for k in range(part[SIZE]):
-        logit = line[part[FIRST] + k]
-        level = max(logit, ZERO) + np.float32(math.log1p(math.exp(-abs(logit))))  # softplus
-        known[LOG_PROB] += action[part[ACTION] + k] * logit - level
-        known[ENTROPY] += level - logit * _sigmoid(logit)
+def _choose(first, size, at, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
+    """With eⱼ = exp(lⱼ - l_max): log pⱼ = lⱼ - l_max - log Σ e, and H = log Σ e - Σ e (l - l_max) / Σ e."""
+    for i in range(len(outputs)):
+        top, total, weighted = outputs[i, first], ZERO, ZERO
+        for j in range(first + 1, first + size):
+            top = max(top, outputs[i, j])
+        for j in range(first, first + size):
+            away = outputs[i, j] - top
+            power = np.float32(math.exp(away))
+            total += power
+            weighted += power * away
+        spread = np.float32(math.log(total))
+        for j in range(first, first + size):
+            outputs[i, j] -= top + spread
+        known[i, LOG_PROB] += outputs[i, first + np.int64(actions[rows[i], at])]
+        known[i, ENTROPY] += spread - weighted / total
 
 
 @njit(nogil=True, error_model="numpy")
-def _measure(part, line, action, known):  # type: ignore[no-untyped-def]
-    for k in range(part[SIZE]):
-        mean, log_std = line[part[FIRST] + k], line[part[FIRST] + part[SIZE] + k]
-        away = (action[part[ACTION] + k] - mean) * np.float32(math.exp(-log_std))
-        known[LOG_PROB] -= HALF * away * away + log_std + HALF_LOG_2_PI
-        known[ENTROPY] += log_std + HALF + HALF_LOG_2_PI
+def _flip(first, size, at, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
+    for i in range(len(outputs)):
+        for k in range(size):
+            logit = outputs[i, first + k]
+            level = max(logit, ZERO) + np.float32(math.log1p(math.exp(-abs(logit))))  # softplus
+            known[i, LOG_PROB] += actions[rows[i], at + k] * logit - level
+            known[i, ENTROPY] += level - logit * _sigmoid(logit)
+
+
+@njit(nogil=True, error_model="numpy")
+def _measure(first, size, at, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
+    for i in range(len(outputs)):
+        for k in range(size):
+            log_std = outputs[i, first + size + k]
+            away = (actions[rows[i], at + k] - outputs[i, first + k]) * np.float32(math.exp(-log_std))
+            known[i, LOG_PROB] -= HALF * away * away + log_std + HALF_LOG_2_PI
+            known[i, ENTROPY] += log_std + HALF + HALF_LOG_2_PI
 
 
 @njit(nogil=True, error_model="numpy")
@@ -117,30 +131,47 @@ def action_slopes(family, outputs, actions, masks, rows, known, slopes):  # type
     `outputs` are as `evaluate_actions` left them.
     """
     for i in range(len(outputs)):
-        line, slope, action = outputs[i], slopes[i], actions[rows[i]]
-        slope[len(line) - 1] = known[i, VALUE]
-        to_log_prob, to_entropy = known[i, LOG_PROB], known[i, ENTROPY]
-        for part in family:
-            first, size, at = part[FIRST], part[SIZE], part[ACTION]
-            if part[KIND] == CHOICE:
-                entropy = ZERO
+        slopes[i, outputs.shape[1] - 1] = known[i, VALUE]
+    for part in range(len(family)):
+        kind, first, size, at = family[part]
+        if kind == CHOICE:
+            _choice_slopes(first, size, at, outputs, actions, rows, known, slopes)
+            for i in range(len(outputs) if len(masks) else 0):
                 for j in range(first, first + size):
-                    slope[j] = math.exp(line[j])
-                    entropy -= slope[j] * line[j]
-                for j in range(first, first + size):
-                    slope[j] *= -(to_log_prob + to_entropy * (line[j] + entropy))
-                slope[first + np.int64(action[at])] += to_log_prob
-                for j in range(first, first + size if len(masks) else 0):
-                    slope[j] = slope[j] if masks[rows[i], j] else ZERO
-            elif part[KIND] == COINS:
-                for k in range(size):
-                    logit = line[first + k]
-                    heads = _sigmoid(logit)
-                    slope[first + k] = to_log_prob * (action[at + k] - heads)
-                    slope[first + k] -= to_entropy * logit * heads * (ONE - heads)
-            else:
-                for k in range(size):
-                    inverse = np.float32(math.exp(-line[first + size + k]))
-                    away = (action[at + k] - line[first + k]) * inverse
-                    slope[first + k] = to_log_prob * away * inverse
-                    slope[first + size + k] = to_log_prob * (away * away - ONE) + to_entropy
+                    slopes[i, j] = slopes[i, j] if masks[rows[i], j] else ZERO
+        elif kind == COINS:
+            _coin_slopes(first, size, at, outputs, actions, rows, known, slopes)
+        else:
+            _normal_slopes(first, size, at, outputs, actions, rows, known, slopes)
+
+
+@njit(nogil=True, error_model="numpy")
+def _choice_slopes(first, size, at, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
+    for i in range(len(outputs)):
+        to_log_prob, to_entropy, entropy = known[i, LOG_PROB], known[i, ENTROPY], ZERO
+        for j in range(first, first + size):
+            slopes[i, j] = math.exp(outputs[i, j])
+            entropy -= slopes[i, j] * outputs[i, j]
+        for j in range(first, first + size):
+            slopes[i, j] *= -(to_log_prob + to_entropy * (outputs[i, j] + entropy))
+        slopes[i, first + np.int64(actions[rows[i], at])] += to_log_prob
+
+
+@njit(nogil=True, error_model="numpy")
+def _coin_slopes(first, size, at, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
+    for i in range(len(outputs)):
+        for k in range(size):
+            logit = outputs[i, first + k]
+            heads = _sigmoid(logit)
+            slopes[i, first + k] = known[i, LOG_PROB] * (actions[rows[i], at + k] - heads)
+            slopes[i, first + k] -= known[i, ENTROPY] * logit * heads * (ONE - heads)
+
+
+@njit(nogil=True, error_model="numpy")
+def _normal_slopes(first, size, at, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
+    for i in range(len(outputs)):
+        for k in range(size):
+            inverse = np.float32(math.exp(-outputs[i, first + size + k]))
+            away = (actions[rows[i], at + k] - outputs[i, first + k]) * inverse
+            slopes[i, first + k] = known[i, LOG_PROB] * away * inverse
+            slopes[i, first + size + k] = known[i, LOG_PROB] * (away * away - ONE) + known[i, ENTROPY]

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.dreamer import UNIMIX, draw_one_hot, straight_through, unimix
 from rl_training.compiling import njit
-from rl_training.kernels.acting import FAST, fast_tanh
 from rl_training.kernels.compiled import fits
+from rl_training.kernels.functions import FAST, fast_tanh
 from rl_training.kernels.supports import exponentials
 
 EPSILON = 1e-4  # of RMSNorm

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.compiling import njit
-from rl_training.kernels.acting import FAST, fast_tanh
+from rl_training.kernels.functions import FAST, tanh
 from rl_training.kernels.products import PANEL, product
 
 HEIGHT = 128  # rows of a block
-COLUMNS = 16
+COLUMNS = 17
 (
     INPUTS, OUTPUTS, SOURCE, ACTIVATION, WEIGHT, BIAS, TRANSPOSED,  # the layer; places in the vector of parameters
     FORWARD, BACKWARD, START, GRADIENT,  # places in the packed weights: for both passes, biases, and slopes
     VALUES, SLOPES, KEPT, STRIDE, COLUMN,  # places in memory, numbers from row to row, and the first output column
+    BEGINS,  # whether the backward pass comes to its source with this layer first
 ) = range(COLUMNS)  # fmt: skip
 OBSERVATION = -1  # as a source
 NOWHERE = -1  # as a place
@@ -87,17 +88,18 @@ class Layers:
             table[i] = (
                 inputs, outputs, layer.source, layer.activation,
                 _place(layer.weight, parameters), _place(layer.bias, parameters), layer.transposed,
-                *places[:4], at[0], at[1], at[2] if kept else NOWHERE, stride, layer.column,
+                *places[:4], at[0], at[1], at[2] if kept else NOWHERE, stride, layer.column, begins(layers, i),
             )  # fmt: skip
             packed, memory = int(places[4]), memory + HEIGHT * stride * (2 + kept)
         # The observation is the last row: what SOURCE = -1 names.
         stride = stride_of(self.inputs)
-        table[-1, [OUTPUTS, VALUES, STRIDE]] = self.inputs, memory, stride
+        zeros = max(panels(layer.shape[1]) for layer in layers)
+        table[-1, [OUTPUTS, VALUES, STRIDE, START]] = self.inputs, memory, stride, packed
         self.memory = np.zeros(memory + HEIGHT * stride * (1 + self.passes), np.float32)
         if self.passes:
             table[-1, SLOPES] = memory + HEIGHT * stride
             self.to_inputs = self.memory[table[-1, SLOPES] :].reshape(HEIGHT, stride)[:, : self.inputs]
-        self.packed, self.gradient = (np.zeros(packed + PANEL, np.float32) for _ in range(2))
+        self.packed, self.gradient = (np.zeros(packed + PANEL + zeros, np.float32) for _ in range(2))
 
     def pack(self, learns: bool = True) -> None:
         """Read the parameters as they are now; what was added up of gradients begins anew if the network learns."""
@@ -121,6 +123,14 @@ class Layers:
     def unpack(self, gradient: np.ndarray) -> None:
         """Write what was added up to where a vector of gradients has it."""
         unpack(self.table, self.gradient, gradient)
+
+
+def begins(layers: Sequence[Layer], i: int) -> bool:
+    """Whether no layer after this one and no output adds to the slopes of its source."""
+    source, later = layers[i].source, layers[i + 1 :]
+    if source != OBSERVATION and layers[source].column != NOWHERE:
+        return False
+    return not any(layer.source == source and layer.weight is not None for layer in later)
 
 
 def stride_of(width: int) -> int:
@@ -223,9 +233,9 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
         _activate(layer, memory, count)
         if layer[COLUMN] >= 0:
             for r in range(count):
-                line, to = memory[layer[VALUES] + r * layer[STRIDE] :], outputs[r, layer[COLUMN] :]
+                at = layer[VALUES] + r * layer[STRIDE]
                 for j in range(layer[OUTPUTS]):
-                    to[j] = line[j]
+                    outputs[r, layer[COLUMN] + j] = memory[at + j]
 
 
 @njit(nogil=True)
@@ -234,16 +244,14 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
 
     `slopes` [n, outputs] are those of a loss in what `forward` has just put out.
     """
-    count = len(slopes)
-    for i in range(len(table)):
+    count, zeros = len(slopes), table[-1, START]
+    for i in range(len(table) - 1):
         layer = table[i]
-        for r in range(count if layer[SLOPES] >= 0 else 0):
-            line = memory[layer[SLOPES] + r * layer[STRIDE] : layer[SLOPES] + (r + 1) * layer[STRIDE]]
-            line[:] = ZERO
-            if layer[COLUMN] >= 0:
-                source = slopes[r, layer[COLUMN] :]
+        if layer[COLUMN] >= 0:
+            for r in range(count):
+                at = layer[SLOPES] + r * layer[STRIDE]
                 for j in range(layer[OUTPUTS]):
-                    line[j] = source[j]
+                    memory[at + j] = slopes[r, layer[COLUMN] + j]
     for i in range(len(table) - 2, -1, -1):
         layer, source = table[i], table[table[i, SOURCE]]
         _differentiate(layer, memory, count, gradient[layer[START] :], learns)
@@ -263,21 +271,16 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
                 (memory, taken[0], taken[1], NEXT_PANEL),
             )
         if source[SLOPES] >= 0:
+            so_far = (memory, source[SLOPES], source[STRIDE])
             product(
                 count,
                 layer[INPUTS],
                 layer[OUTPUTS],
-                (memory, source[SLOPES], source[STRIDE]),
-                (memory, source[SLOPES], source[STRIDE]),
+                so_far,
+                (packed, zeros, STAY) if layer[BEGINS] else so_far,
                 (memory, layer[SLOPES], layer[STRIDE], NEXT),
                 (packed, layer[BACKWARD], NEXT_PANEL, layer[OUTPUTS] * NEXT_PANEL),
             )
-
-
-@njit(fastmath=FAST, inline="always")
-def tanh(x):  # type: ignore[no-untyped-def]
-    """`fast_tanh`; the last term is 0, and NaN where x is: the quotient would make a number of it."""
-    return fast_tanh(x) + ZERO * x
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")

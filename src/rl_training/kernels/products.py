@@ -14,15 +14,16 @@ from numba.extending import intrinsic
 
 from rl_training.compiling import njit
 
-LANES, VECTORS = 8, 2
-PANEL = VECTORS * LANES  # columns of a tile
+LANES = 8
+PANEL = 2 * LANES  # columns of a wide tile; narrow ones have half of them
 NUMBER, INDEX, LANE = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 VECTOR = ir.VectorType(NUMBER, LANES)
 NUMBER_BYTES = 4
 
 
-def _tile(height: int) -> Any:
-    """`height` rows of `product`, of one panel: two vectors of sums each, at most twelve of the sixteen registers."""
+def _tile(height: int, width: int) -> Any:
+    """`height` rows of `product`, each of one or two vectors of sums: at most twelve of the sixteen registers."""
+    count = width // LANES
 
     def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
         out, start, left, right = (
@@ -34,7 +35,7 @@ def _tile(height: int) -> Any:
         )
 
         def vectors(array: Any, place: Any) -> list[Any]:
-            places = (build.gep(array, [build.add(place, INDEX(LANES * v))]) for v in range(VECTORS))
+            places = (build.gep(array, [build.add(place, INDEX(LANES * v))]) for v in range(count))
             return [build.bitcast(at, VECTOR.as_pointer()) for at in places]
 
         def rows(first: Any, stride: Any) -> list[Any]:
@@ -55,7 +56,7 @@ def _tile(height: int) -> Any:
             step = build.mul(loop.index, x_step)
             for m in range(height):
                 number = in_all_lanes(build.add(lines[m], step))
-                for column, place in zip(loaded, sums[VECTORS * m : VECTORS * (m + 1)], strict=True):
+                for column, place in zip(loaded, sums[count * m : count * (m + 1)], strict=True):
                     build.store(build.call(fma, [number, column, build.load(place)]), place)
         cells = [at for row in rows(o, o_row) for at in vectors(out, row)]
         for cell, place in zip(cells, sums, strict=True):
@@ -69,7 +70,8 @@ def _tile(height: int) -> Any:
     return tile
 
 
-_one, _two, _four, _six = (_tile(height) for height in (1, 2, 4, 6))
+_one, _two, _four, _six = (_tile(height, PANEL) for height in (1, 2, 4, 6))
+_thin_one, _thin_four, _thin_twelve = (_tile(height, LANES) for height in (1, 4, 12))
 
 
 @njit(nogil=True)
@@ -82,13 +84,13 @@ def product(rows, width, depth, to, begin, first, second):  # type: ignore[no-un
         second = (right, place, step, panel)
 
     Columns come in panels of 16: `out` and `start` have as many as fill the last panel, and that of `right` begins
-    `panel` numbers after the one before it.
+    `panel` numbers after the one before it. Of a last panel that is at most half full, half is computed.
     """
     (out, o, o_row), (start, s, s_row) = to, begin
     (left, x, x_row, step), (right, r, r_step, panel) = first, second
-    for _ in range((width + PANEL - 1) // PANEL):
+    while width > LANES:
         m = 0
-        while m + 6 <= rows:
+        while rows - m >= 6:
             at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
             _six(out, start, left, right, depth, at)
             m += 6
@@ -103,4 +105,17 @@ def product(rows, width, depth, to, begin, first, second):  # type: ignore[no-un
         if rows > m:
             at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
             _one(out, start, left, right, depth, at)
-        o, s, r = o + PANEL, s + PANEL, r + panel
+        o, s, r, width = o + PANEL, s + PANEL, r + panel, width - PANEL
+    m = 0 if width > 0 else rows
+    while rows - m >= 12:
+        at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
+        _thin_twelve(out, start, left, right, depth, at)
+        m += 12
+    while rows - m >= 4:
+        at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
+        _thin_four(out, start, left, right, depth, at)
+        m += 4
+    while rows > m:
+        at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
+        _thin_one(out, start, left, right, depth, at)
+        m += 1

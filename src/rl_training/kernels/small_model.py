@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.compiling import njit
-from rl_training.kernels.acting import ACTIVATIONS, FAST, _view
+from rl_training.kernels.acting import ACTIVATIONS, _view
 from rl_training.kernels.blocks import (
     LANES,
     activate,
@@ -27,6 +27,7 @@ from rl_training.kernels.blocks import (
 )
 from rl_training.kernels.dense import stacked
 from rl_training.kernels.exact import is_exact
+from rl_training.kernels.functions import FAST
 
 if TYPE_CHECKING:
     from rl_training.networks.muzero import VectorDynamics

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.compiling import njit
-from rl_training.kernels.acting import FAST, _view, fast_tanh
+from rl_training.kernels.acting import _view
 from rl_training.kernels.blocks import LANES, decode_block, dense, from_block, to_block
+from rl_training.kernels.functions import FAST, fast_tanh
 from rl_training.kernels.small_model import SmallModel, advance, dense_layer
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ class A2CTrainer(OnPolicyTrainer[A2CConfig]):
         # One step on the gradients of all transitions.
         update = self.update()
         batch = self.flat_batch(rollout, estimates)
-        metrics.add(update.differentiate(update.whole(batch), now))
-        metrics.add(update.step(now.learning_rate, now.max_grad_norm))
+        metrics.extend(update.descend(update.whole(batch), now))
         self.agent.observe(rollout["obs"])
         return metrics
 

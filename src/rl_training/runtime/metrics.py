@@ -40,18 +40,25 @@ class Metrics:
         for name, value in values.items():
             self.values.setdefault(name, []).append(value)
 
+    def extend(self, columns: Mapping[str, Sequence[Tensor | float]]) -> None:
+        """Take in several values for each name."""
+        for name, values in columns.items():
+            self.values.setdefault(name, []).extend(values)
+
     def stand(self, values: Mapping[str, float]) -> None:
         """Numbers as they stand after the iteration, such as a temperature that is learned."""
         self.standing |= values
 
     def means(self) -> dict[str, float]:
-        return {name: _mean(values) for name, values in self.values.items()}
+        return {name: _mean(values) for name, values in self.values.items() if values}
 
 
 def _mean(values: list[Tensor | float]) -> float:
-    # Iterations of a few steps are many, and to make a tensor of one number is most of their cost here.
+    # Iterations of a few steps are many, and to make tensors of numbers is most of their cost here.
     if len(values) == 1:
         return float(values[0])
+    if all(type(value) is float for value in values):
+        return float(np.array(values, np.float32).mean(dtype=np.float64))
     return float(torch.as_tensor(values).double().mean())
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.compiling import address
 from rl_training.errors import NonFiniteError
-from rl_training.kernels.descent import adam, rmsprop
+from rl_training.kernels.descent import SIGNATURE, Descent, adam, rmsprop
 from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
 
@@ -27,6 +29,7 @@ class Optimizer(Stateful):
     """
 
     transient: tuple[str, ...] = ("names", "parameters", "gradient")
+    compiled_step: ClassVar[Any]  # the same step in compiled code
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         named = [pair for module in modules for pair in module.named_parameters()]
@@ -50,7 +53,7 @@ class Optimizer(Stateful):
         (backward or loss.backward)()
         norm = math.sqrt(torch.dot(self.gradient, self.gradient).item())
         if not math.isfinite(norm):
-            raise NonFiniteError(self._first_not_finite())
+            raise NonFiniteError(self.first_not_finite())
         if max_grad_norm is not None and norm > max_grad_norm:
             self.gradient.mul_(max_grad_norm / (norm + 1e-6))
         self.update(learning_rate)
@@ -62,15 +65,22 @@ class Optimizer(Stateful):
 
     def descend(self, learning_rate: float, max_grad_norm: float) -> float:
         """The same step in compiled code, down the gradient that is in place already; its norm before scaling."""
-        norm = self._descend(learning_rate, max_grad_norm)
+        _, *arrays = self.descent()
+        norm: float = type(self).compiled_step(*arrays, learning_rate, max_grad_norm)
         if not math.isfinite(norm):
-            raise NonFiniteError(self._first_not_finite())
+            raise NonFiniteError(self.first_not_finite())
         return norm
 
-    def _descend(self, learning_rate: float, max_grad_norm: float) -> float:
+    def descent(self) -> Descent:
+        """Itself, as compiled code reads it."""
         raise NotImplementedError
 
-    def _first_not_finite(self) -> str:
+    def _descent(self, mean: Tensor, square: Tensor, count: Tensor, *settings: float) -> Descent:
+        vectors = (vector.numpy() for vector in (self.parameters, self.gradient, mean, square, count))
+        return Descent(address(type(self).compiled_step, SIGNATURE), *vectors, np.array(settings))
+
+    def first_not_finite(self) -> str:
+        """What of the gradient is not finite."""
         pieces = self.gradient.split([size for _, size in self.names])
         for (name, _), piece in zip(self.names, pieces, strict=True):
             if not piece.isfinite().all():
@@ -86,6 +96,7 @@ class Adam(Optimizer):
     """
 
     transient = ("betas", "epsilon")
+    compiled_step = adam
 
     def __init__(
         self,
@@ -132,10 +143,8 @@ class Adam(Optimizer):
             maximize=False,
         )
 
-    def _descend(self, learning_rate: float, max_grad_norm: float) -> float:
-        vectors = (self.parameters, self.gradient, self.mean, self.square, self.count.view(1))
-        arrays = (vector.numpy() for vector in vectors)
-        return adam(*arrays, learning_rate, self.betas, self.epsilon, max_grad_norm)
+    def descent(self) -> Descent:
+        return self._descent(self.mean, self.square, self.count.view(1), *self.betas, self.epsilon)
 
 
 class RMSprop(Optimizer):
@@ -149,6 +158,7 @@ class RMSprop(Optimizer):
     """
 
     transient = ("decay", "epsilon")
+    compiled_step = rmsprop
 
     def __init__(self, modules: Sequence[nn.Module], *, decay: float = 0.99, epsilon: float = 1e-5) -> None:
         super().__init__(modules)
@@ -162,9 +172,9 @@ class RMSprop(Optimizer):
         self.square.mul_(self.decay).addcmul_(self.gradient, self.gradient, value=1 - self.decay)
         self.parameters.addcdiv_(self.gradient, (self.square + self.epsilon).sqrt_(), value=-learning_rate)
 
-    def _descend(self, learning_rate: float, max_grad_norm: float) -> float:
-        arrays = (vector.numpy() for vector in (self.parameters, self.gradient, self.square))
-        return rmsprop(*arrays, learning_rate, self.decay, self.epsilon, max_grad_norm)
+    def descent(self) -> Descent:
+        nothing = self.square[:0]
+        return self._descent(nothing, self.square, nothing, self.decay, self.epsilon)
 
 
 class LaProp(Optimizer):

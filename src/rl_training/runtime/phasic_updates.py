@@ -52,6 +52,5 @@ class Distillation:
             **minibatch,
             "action": minibatch["return"],
         }  # a column of any kind: critics read no actions
-        terms |= self.fit.differentiate(self.fit.whole(rows), now)
-        self.fit.step(now.learning_rate, now.max_grad_norm)
-        return terms
+        fitted = self.fit.descend(self.fit.whole(rows), now)
+        return terms | {name: float(values[0]) for name, values in fitted.items() if name != "grad_norm"}

@@ -87,9 +87,9 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         optimize_surrogate(update, parts, now, metrics)
         # for E_V epochs: optimise L^value by the critic.
         update = self.value_fit()
-        for minibatch in update.parts(batch, config.value_epochs, config.num_minibatches):
-            metrics.add(update.differentiate(minibatch, now))
-            update.step(now.learning_rate, now.max_grad_norm)
+        fitted = update.descend(update.parts(batch, config.value_epochs, config.num_minibatches), now)
+        del fitted["grad_norm"]  # which is the policy's
+        metrics.extend(fitted)
         # Add all (s_t, V_targ) to the buffer; after N_pi iterations follows the auxiliary phase.
         kept: Kept = {"obs": rollout["obs"], "return": estimates["return"]}
         self.kept.append(tree_map(torch.clone, kept))  # the collector writes over its rollouts

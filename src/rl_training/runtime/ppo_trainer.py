@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
@@ -11,7 +10,7 @@ from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
 from rl_training.runtime.optim import Adam
-from rl_training.runtime.updates import Fastest, Update
+from rl_training.runtime.updates import Far, Fastest, Update
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.families import OnPolicyConfig
 from rl_training.settings.gail import GAILConfig
@@ -48,14 +47,10 @@ class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
         self.agent.observe(rollout["obs"])
 
 
-def optimize_surrogate(update: Update, parts: Iterable[Any], now: Now, metrics: Metrics) -> None:
+def optimize_surrogate(update: Update, parts: Any, now: Now, metrics: Metrics) -> None:
     """A step of the clipped surrogate on each minibatch, until the policy is far from the one that acted."""
-    for minibatch in parts:
-        numbers = update.differentiate(minibatch, now)
-        metrics.add(numbers)
-        if now.target_kl is not None and numbers["approx_kl"] > 1.5 * now.target_kl:
-            break
-        metrics.add(update.step(now.learning_rate, now.max_grad_norm))
+    far = None if now.target_kl is None else Far("approx_kl", 1.5 * now.target_kl)
+    metrics.extend(update.descend(parts, now, far))
 
 
 def train_ppo(config: PPOConfig, **options: Any) -> Result:

@@ -52,9 +52,8 @@ class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
         metrics.add(self.improve_policy(batch, now))
         # Fit the value function to the returns.
         update = self.value_fit()
-        for minibatch in update.parts(batch, now.update_epochs, self.config.num_minibatches):
-            metrics.add(update.differentiate(minibatch, now))
-            metrics.add(update.step(now.learning_rate, now.max_grad_norm))
+        parts = update.parts(batch, now.update_epochs, self.config.num_minibatches)
+        metrics.extend(update.descend(parts, now))
         self.agent.observe(rollout["obs"])
         return metrics
 

@@ -17,41 +17,49 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.masking import mask_of
 from rl_training.algorithms.ppo import normalize_advantage
-from rl_training.algorithms.slopes import Loss, Slopes, gather
+from rl_training.algorithms.slopes import Loss, Slopes
 from rl_training.data.batch import RolloutBatch, even_parts, minibatches
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.exact import Shortcut, taken
-from rl_training.kernels.families import FAMILIES, UNMASKED, action_slopes, evaluate_actions, family_table
+from rl_training.kernels.families import FAMILIES, UNMASKED, family_table
 from rl_training.kernels.layers import HEIGHT, Layers
+from rl_training.kernels.minibatches import Learner, Rows, Slope, descend
 from rl_training.kernels.reading import actor_critic_layers
 from rl_training.kernels.tiles import has_fused_multiplication
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
+from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam, Optimizer, RMSprop
 
 COMPILED, TORCH = "compiled", "torch"
+NO_STEP = -1.0  # in place of a norm
 OWN_LOSS = "a loss of one's own"
 EVALUATE = ActorCriticPolicy.evaluate  # which compiled code stands in for
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
 Evaluate = Callable[[RolloutBatch], Evaluated]
 Numbers = Mapping[str, Tensor | float]
+Logged = dict[str, list[Tensor | float]]  # by name, a number of each minibatch
+
+
+class Far(NamedTuple):
+    """When to stop learning from a batch: where a number that a loss logs is above a limit."""
+
+    name: str
+    limit: float
 
 
 class Update(Protocol):
     """A loss, a network and an optimizer."""
 
-    def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Iterable[Any]:
+    def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Any:
         """Rows [N, ...] in shuffled minibatches, `epochs` times over."""
 
     def whole(self, batch: RolloutBatch) -> Any:
         """All rows as one minibatch."""
 
-    def differentiate(self, part: Any, now: Now) -> Numbers:
-        """Find the gradient on a minibatch; what is worth logging of the loss."""
-
-    def step(self, learning_rate: float, max_grad_norm: float | None) -> Numbers:
-        """Move the parameters down that gradient."""
+    def descend(self, parts: Any, now: Now, far: Far | None = None) -> Logged:
+        """A step down the gradient on each minibatch, until one is `far`; what is worth logging."""
 
 
 class TorchUpdate:
@@ -67,10 +75,21 @@ class TorchUpdate:
     def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Iterator[RolloutBatch]:
         return minibatches(batch, epochs, num_minibatches)
 
-    def whole(self, batch: RolloutBatch) -> RolloutBatch:
-        return batch
+    def whole(self, batch: RolloutBatch) -> list[RolloutBatch]:
+        return [batch]
+
+    def descend(self, parts: Iterable[RolloutBatch], now: Now, far: Far | None = None) -> Logged:
+        logged = Metrics(0, [])
+        for part in parts:
+            numbers = self.differentiate(part, now)
+            logged.add(numbers)
+            if far is not None and numbers[far.name] > far.limit:
+                break
+            logged.add(self.optimizer.step(self.loss, now.learning_rate, now.max_grad_norm))
+        return logged.values
 
     def differentiate(self, part: RolloutBatch, now: Now) -> Numbers:
+        """Compute the loss of a minibatch; what is worth logging of it."""
         if self.normalize:
             part = {**part, "advantage": normalize_advantage(part["advantage"])}
         knobs = {name: getattr(now, name) for name in self.knobs}
@@ -79,22 +98,17 @@ class TorchUpdate:
         self.loss, numbers = self.of(*self.evaluate(part), *given, **knobs)
         return numbers
 
-    def step(self, learning_rate: float, max_grad_norm: float | None) -> Numbers:
-        return self.optimizer.step(self.loss, learning_rate, max_grad_norm)
 
+class Parts(NamedTuple):
+    """Minibatches, as compiled code reads them: rows of `order` up to each of `ends`."""
 
-class Rows(NamedTuple):
-    """Rows of a batch, as compiled code reads them."""
-
-    inputs: np.ndarray  # [N, features]
-    actions: np.ndarray  # [N, K] float32
-    masks: np.ndarray  # [N, P], or empty
-    columns: np.ndarray  # [N, C] of the loss
-    rows: np.ndarray  # [n] which of them
+    batch: Rows
+    order: np.ndarray
+    ends: np.ndarray
 
 
 class CompiledUpdate:
-    """By compiled passes over blocks of rows, for an actor-critic of dense layers."""
+    """By compiled passes over blocks of rows, for an actor-critic of dense layers: all minibatches in one call."""
 
     def __init__(
         self,
@@ -105,56 +119,52 @@ class CompiledUpdate:
         optimizer: Optimizer,
         normalize: bool,
     ) -> None:
-        self.of, self.layers, self.family = of, layers, family
-        self.encode, self.optimizer = encode, optimizer
+        self.of, self.encode, self.optimizer = of, encode, optimizer
         self.normalized = of.columns.index("advantage") if normalize else -1
-        self.said, self.known = (np.zeros((HEIGHT, 3), np.float32) for _ in range(2))
-        self.gradient, self.sums = optimizer.gradient.numpy(), np.zeros(1 + len(of.numbers))
+        said, known = (np.zeros((HEIGHT, 3), np.float32) for _ in range(2))
+        network = (layers.table, layers.packed, layers.memory, layers.gradient)
+        self.learner = Learner(*network, family, layers.output, layers.slopes, said, known)
 
-    def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Iterator[Rows]:
+    def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Parts:
         whole = self.whole(batch)
-        for _ in range(epochs):
-            order = torch.randperm(len(whole.actions)).numpy()
-            for start, end in even_parts(len(order), num_minibatches):
-                yield whole._replace(rows=order[start:end])
+        count = len(whole.order)
+        order = [torch.randperm(count).numpy() for _ in range(epochs)]
+        ends = np.array([end for _, end in even_parts(count, num_minibatches)])
+        starts = count * np.arange(epochs)[:, None]
+        return whole._replace(order=np.concatenate(order), ends=(starts + ends).ravel())
 
-    def whole(self, batch: RolloutBatch) -> Rows:
+    def whole(self, batch: RolloutBatch) -> Parts:
         with torch.no_grad():
             inputs = self.encode(batch["obs"]).numpy()
         count, mask = len(inputs), mask_of(batch["obs"])
         columns: Mapping[str, Any] = batch
-        return Rows(
+        rows = Rows(
             np.ascontiguousarray(inputs),
             np.ascontiguousarray(batch["action"].numpy().reshape(count, -1), np.float32),
             UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0),
             np.stack([columns[name].numpy() for name in self.of.columns], 1),
-            np.arange(count),
         )
+        return Parts(rows, np.arange(count), np.array([count]))
 
-    def differentiate(self, part: Rows, now: Now) -> Numbers:
-        inputs, actions, masks, columns, rows = part
-        knobs = tuple(_number(getattr(now, name)) for name in self.of.knobs)
-        old = np.empty((len(rows), columns.shape[1]), np.float32)
-        gather(columns, rows, self.normalized, old)
-        self.sums[:] = 0
-        self.layers.pack()
-        for start in range(0, len(rows), HEIGHT):
-            block = rows[start : start + HEIGHT]
-            said, known, slopes = (
-                array[: len(block)] for array in (self.said, self.known, self.layers.slopes)
-            )
-            outputs = self.layers.forward(inputs, block)
-            evaluate_actions(self.family, outputs, actions, masks, block, said)
-            self.of.function(said, old[start : start + HEIGHT], 1 / len(rows), knobs, known, self.sums)
-            action_slopes(self.family, outputs, actions, masks, block, known, slopes)
-            self.layers.backward(slopes)
-        self.layers.unpack(self.gradient)
-        return dict(zip(self.of.numbers, self.sums[1:].tolist(), strict=True))
+    def descend(self, parts: Parts, now: Now, far: Far | None = None) -> Logged:
+        knobs = np.array([_number(getattr(now, name)) for name in self.of.knobs])
+        place = 0 if far is None else 1 + self.of.numbers.index(far.name)
+        loss = Slope(self.of.address, self.normalized, knobs, place, 0.0 if far is None else far.limit)
+        numbers = np.zeros((len(parts.ends), 2 + len(self.of.numbers)))
+        numbers[:, -1] = NO_STEP
+        step = (self.optimizer.descent(), now.learning_rate, _number(now.max_grad_norm), numbers)
+        done = descend(self.learner, loss, *parts, *step)
+        self._check(numbers[done - 1], far is not None and numbers[done - 1, place] > far.limit)
+        norms = numbers[:done, -1]
+        columns = [*numbers[:done, 1:-1].T.tolist(), norms[norms != NO_STEP].tolist()]
+        return dict(zip((*self.of.numbers, "grad_norm"), columns, strict=True))
 
-    def step(self, learning_rate: float, max_grad_norm: float | None) -> Numbers:
-        if not math.isfinite(self.sums[0]):
+    def _check(self, last: np.ndarray, stopped: bool) -> None:
+        """Refuse a last minibatch on which a number was not finite: no step was taken there."""
+        if not stopped and not math.isfinite(last[0]):
             raise NonFiniteError("loss")
-        return {"grad_norm": self.optimizer.descend(learning_rate, _number(max_grad_norm))}
+        if not math.isfinite(last[-1]):
+            raise NonFiniteError(self.optimizer.first_not_finite())
 
 
 class Choice:
