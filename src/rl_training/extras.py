@@ -21,7 +21,9 @@ class Extra(NamedTuple):
 EXTRAS = {
     "atari": Extra("Atari games", {"ale-py": "ale_py"}),
     "box2d": Extra("LunarLander and the other Box2D environments", {"box2d": "Box2D"}),
-    "dm-control": Extra("the DeepMind Control Suite", {"shimmy": "shimmy", "dm_control": "dm_control"}),
+    "dm-control": Extra(
+        "the DeepMind Control Suite", {"shimmy": "shimmy", "dm_control": "dm_control", "imageio": "imageio"}
+    ),
     "minatar": Extra("MinAtar", {"MinAtar": "minatar"}),
     "minari": Extra("Minari datasets", {"minari": "minari", "h5py": "h5py"}),
     "minigrid": Extra("MiniGrid and BabyAI", {"minigrid": "minigrid"}),

@@ -8,9 +8,10 @@ from runs import assert_same_run
 
 from rl_training import evaluate_checkpoint, load_config, resume, train
 from rl_training.envs.making import make_environments
-from rl_training.errors import ConfigError, EnvironmentFault
+from rl_training.errors import ConfigError, EnvironmentFault, UserError
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.metrics import returns_by_agent
+from rl_training.tools.playing import play_run
 
 SMALL = dict(algo="ppo", num_envs=4, num_steps=16, hidden_sizes=[16], eval_episodes=3, total_timesteps=256)
 
@@ -60,6 +61,8 @@ def test_returns_are_logged_by_agent_and_stopped_runs_end_the_same(tmp_path, mon
     resume(tmp_path / "run", trust=True, quiet=True)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
     assert evaluate_checkpoint(tmp_path / "run", trust=True, episodes=5)["episodes"] == 5
+    with pytest.raises(UserError, match="wrapping:Meeting cannot be shown: it has several agents"):
+        play_run(tmp_path / "run", trust=True)
 
 
 def test_it_learns_to_meet(tmp_path):

@@ -184,6 +184,11 @@ def test_objects_of_python_are_asked_for_again(tmp_path):
         resume(tmp_path / "run", quiet=True)
     resume(tmp_path / "run", quiet=True, observers=[observing.Notes(checkpoints=2)])
     assert_same_run(tmp_path / "run", tmp_path / "whole")
+    earlier = min((tmp_path / "whole/checkpoints").glob("step-*"))
+    with pytest.raises(ConfigError, match="Notes was given to this run"):
+        fork(earlier, run_dir=tmp_path / "no", quiet=True)
+    forked = fork(earlier, run_dir=tmp_path / "fork", quiet=True, observers=[observing.Notes(checkpoints=2)])
+    assert forked.stopped == "2 checkpoints"
 
 
 @pytest.mark.parametrize("observer", [f"{EXAMPLES}/corridor.py:Corridor", "rl_training.nothing:Here"])

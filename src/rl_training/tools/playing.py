@@ -15,7 +15,7 @@ import numpy as np
 from rl_training.envs.atari import is_atari
 from rl_training.envs.lanes import Actions, Lanes, Observation, Replayed, Stepped
 from rl_training.envs.layers import Recipe
-from rl_training.envs.making import make_whole
+from rl_training.envs.making import make_whole, maker_of_worlds
 from rl_training.errors import UserError, add_extra, one_line
 from rl_training.extras import require_extra
 from rl_training.runtime.evaluation import play
@@ -117,7 +117,12 @@ def _how_to_draw(config: Config, writes: bool) -> Drawing:
         if not writes:
             raise UserError(f"{config.env_id} has no window of its own here; write a video with --video FILE")
         return Drawing(None, ATARI_FRAMES_PER_SECOND // int(config.env_kwargs.get("frame_skip", 4)))
-    env = make_whole(Recipe.of(config))
+    recipe = Recipe.of(config)
+    if maker_of_worlds(recipe) is not None:
+        raise UserError(
+            f"{config.env_id} cannot be shown: it has several agents, and play draws environments of one"
+        )
+    env = make_whole(recipe)
     modes, rate = env.metadata.get("render_modes", []), round(env.metadata.get("render_fps") or 30)
     made_in = env.render_mode
     env.close()
