@@ -85,7 +85,8 @@ def wrong_links(text: str, folder: Path) -> list[str]:
         if not target.exists():
             wrong.append(link)
         elif anchor:
-            headings = re.findall(r"^#+ (.*)$", without_blocks(target.read_text("utf-8")), re.M)
+            there = target.read_text("utf-8") if path else text  # `#heading` is of the page itself
+            headings = re.findall(r"^#+ (.*)$", without_blocks(there), re.M)
             slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
             wrong += [] if anchor in slugs else [link]
     return wrong
@@ -401,6 +402,7 @@ def test_the_figures_and_pictures_of_the_readme() -> None:
 PLANTED: list[tuple[Callable[[str], list[str]], str]] = [
     (lambda text: wrong_links(text, DOCS), "see [this](no/such/page.md)"),
     (lambda text: wrong_links(text, DOCS), "see [this](resume.md#no-such-heading)"),
+    (lambda text: wrong_links(text, DOCS), "# Here\n\nsee [this](#there)"),
     (wrong_commands, "`rl-training trian ppo/cartpole`"),
     (wrong_commands, "```sh\nrl-training evaluate run --episode 3\n```\n"),
     (wrong_commands, "| command | what |\n|---|---|\n| `rl-training list` | `--jsn` |\n"),
