@@ -19,6 +19,7 @@ from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Controls, resolve
 from rl_training.runtime.dqn_trainer import DQNConfig, DQNTrainer, train_dqn
 from rl_training.runtime.evaluation import evaluate
+from rl_training.settings.loading import load_run_config
 from rl_training.state.seeding import seed_everything
 
 TINY: dict[str, Any] = dict(
@@ -66,6 +67,47 @@ def test_the_loss_by_hand() -> None:
     weighted, slope, _ = q_loss(q, torch.tensor([0, 1]), tensor(2.0, 1.0), tensor(1.0, 0.2))
     assert weighted.item() == pytest.approx((0.125 + 0.2 * 2.5) / 2)
     torch.testing.assert_close(slope, torch.tensor([[-0.25, 0.0], [0.0, 0.1]]))
+
+
+@pytest.mark.parametrize(("delta", "losses", "slopes"), [(2.0, 0.125 + 4.0, 2.0), (None, 0.125 + 4.5, 3.0)])
+def test_the_threshold_of_the_loss_by_hand(delta: float | None, losses: float, slopes: float) -> None:
+    """Errors -0.5 and 3: beyond δ = 2 it is 2 (3 - 1) = 4 with slope 2; without a threshold ½ · 9 with slope 3."""
+    q = torch.tensor([[1.5, 0.0], [9.0, 4.0]])
+    loss, slope, _ = q_loss(q, torch.tensor([0, 1]), tensor(2.0, 1.0), None, delta)
+    assert loss.item() == pytest.approx(losses / 2)
+    torch.testing.assert_close(slope, torch.tensor([[-0.25, 0.0], [0.0, slopes / 2]]))
+
+
+def test_dueling_streams_have_hidden_layers_of_their_own() -> None:
+    """A hidden layer as wide as the features by default; linear streams are the head of earlier runs."""
+    space, settings = spaces.Box(-1, 1, (5,), np.float32), dict(activation="relu", image_encoder="nature")
+    network = QNetwork(space, 3, hidden_sizes=(8, 7), dueling=True, **settings)
+    sizes = {name: tuple(parameter.shape) for name, parameter in network.head.named_parameters()}
+    hidden = {
+        f"{name}_hidden.0.{part}": (7, 7)[: 1 + (part == "weight")]
+        for name in ("value", "advantage")
+        for part in ("weight", "bias")
+    }
+    assert sizes == hidden | {
+        "value.weight": (1, 7),
+        "value.bias": (1,),
+        "advantage.weight": (3, 7),
+        "advantage.bias": (3,),
+    }
+    obs = torch.randn(4, 5)
+    features = network.encoder(obs)
+    value = network.head.value(network.head.value_hidden(features))
+    advantage = network.head.advantage(network.head.advantage_hidden(features))
+    torch.testing.assert_close(network(obs), value + advantage - advantage.mean(-1, keepdim=True))
+    linear = QNetwork(space, 3, hidden_sizes=(8, 7), dueling=True, dueling_sizes=(), **settings)
+    assert isinstance(linear.head, torch.nn.Linear) and linear.head.weight.shape == (4, 7)
+
+
+def test_a_run_from_before_dueling_had_hidden_layers_keeps_its_linear_streams() -> None:
+    written = {"algo": "dqn", "env_id": "CartPole-v1", "dueling": True}
+    assert load_run_config(written).dueling_sizes == ()
+    assert load_run_config(written | {"dueling_sizes": None}).dueling_sizes is None
+    assert load_config(written).dueling_sizes is None
 
 
 def test_loss_and_slope_are_torchs_own() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from runs import assert_learned, iterated, received
+from updates import warmed
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.envs.making import with_lanes
@@ -147,3 +148,46 @@ def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:
         with torch.no_grad():
             q = trainer.critics(obs, torch.zeros(1, 1)).mean().item()
         assert low < q < high, f"{env_id}: {q}"
+
+
+DELAYED = dict(
+    env_id="Pendulum-v1",
+    total_timesteps=1000,
+    hidden_sizes=[8],
+    learning_starts=100,
+    batch_size=8,
+    buffer_size=400,
+    policy_delay=3,
+)
+
+
+def test_the_actor_learns_once_in_policy_delay_updates() -> None:
+    """Updates 1 and 2 move the critics alone; the third moves actor and α too."""
+    trainer = warmed("sac", 0, **DELAYED)
+    before = trainer.actor_optimizer.parameters.clone()
+    updates = []
+    while len(updates) < 3:
+        trainer.gather(Controls.of(trainer.config).at(0))
+        if len(trainer.replay) >= 8:
+            updates.append(trainer.update(Controls.of(trainer.config).at(0).after(0)))
+            moved = not torch.equal(before, trainer.actor_optimizer.parameters)
+            assert moved == (len(updates) == 3) == ("actor_loss" in updates[-1])
+    assert trainer.temperature_optimizer.count == 1 and trainer.critic_optimizer.count == 3
+
+
+def test_alpha_starts_where_it_is_told() -> None:
+    trainer = warmed("sac", 0, **DELAYED | dict(ent_coef_init=0.25))
+    assert trainer.temperature.log_ent_coef.exp().item() == pytest.approx(0.25)
+    with pytest.raises(ConfigError, match="ent_coef is not auto"):
+        load_config({"algo": "sac", **DELAYED, "ent_coef": 0.2, "ent_coef_init": 0.5})
+
+
+def test_n_step_returns_reach_the_critics() -> None:
+    """Pendulum never ends: the sum of three rewards, and γ³ of what follows."""
+    trainer = warmed("sac", 6, **DELAYED | dict(n_step=3))
+    batch = trainer.replay.sample(8, 0.9)
+    assert trainer.replay.n_step == 3 and len(trainer.replay) == 4
+    torch.testing.assert_close(batch["discount"], torch.full((8,), 0.9**3))
+    rewards = trainer.replay.reward[:6]
+    sums = [sum(0.9**k * rewards[t + k] for k in range(3)) for t in range(4)]
+    assert all(min(abs(found - each) for each in sums) < 1e-4 for found in batch["reward"].tolist())

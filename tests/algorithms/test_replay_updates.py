@@ -69,6 +69,7 @@ def test_sac(learned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     heat = ByHand(trainer.temperature_optimizer, own) if learned else None
     more = {} if learned else {"ent_coef": 0.45}
     more |= dict(target_entropy=-0.7, learning_rate=0.02, gamma=0.8, tau=0.3, replay_ratio=1.0)
+    more |= dict(actor_learning_rate=0.03, critic_learning_rate=0.04, ent_coef_learning_rate=0.05)
     now = knobs_unlike(trainer.config, **more)
     seed_everything(5)
     found = trainer.update(now.after(0))
@@ -91,16 +92,16 @@ def test_sac(learned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         y = batch["reward"] + batch["discount"] * (least - alpha * next_log_prob)
     q = critics(obs, batch["action"])
     q_loss = 0.5 * ((q[0] - y) ** 2).mean() + 0.5 * ((q[1] - y) ** 2).mean()
-    hands[1].adam(q_loss, 0.02, None)
+    hands[1].adam(q_loss, 0.04, None)
     action, log_prob = drawn(obs)
     pi_loss = (alpha * log_prob - torch.minimum(*critics(obs, action))).mean()
-    hands[0].adam(pi_loss, 0.02, None)
+    hands[0].adam(pi_loss, 0.03, None)
     same(found, critic_loss=q_loss, actor_loss=pi_loss, q_value=q.mean(), entropy=-log_prob.mean())
-    for hand in hands:
-        hand.assert_same(0.02)
+    for hand, rate in zip(hands, (0.03, 0.04), strict=True):
+        hand.assert_same(rate)
     if learned:
-        heat.adam(-own.log_ent_coef * (log_prob.detach().mean() - 0.7), 0.02, None)
-        heat.assert_same(0.02)
+        heat.adam(-own.log_ent_coef * (log_prob.detach().mean() - 0.7), 0.05, None)
+        heat.assert_same(0.05)
     for mine, followed, online in zip(
         trainer.target_critics.parameters(), slow.parameters(), trainer.critics.parameters(), strict=True
     ):
@@ -135,6 +136,7 @@ def test_dqn(double: bool, dueling: bool, prioritized: bool, monkeypatch: pytest
         replay_ratio=1.0,
         epsilon=0.4,
         max_grad_norm=0.3,
+        huber_delta=0.4,
         priority_exponent=0.9,
         importance_exponent=0.7,
     ).after(0)
@@ -151,9 +153,10 @@ def test_dqn(double: bool, dueling: bool, prioritized: bool, monkeypatch: pytest
     for i in range(8):
         y = batch["reward"][i] + batch["discount"][i] * values[i, choice[i].argmax()]
         error = q[i, batch["action"][i]] - y
-        huber = 0.5 * error**2 if error.abs() <= 1 else error.abs() - 0.5
+        huber = 0.5 * error**2 if error.abs() <= 0.4 else 0.4 * (error.abs() - 0.2)
         losses.append(huber * (weight[i] if prioritized else 1.0))
         errors.append(error.item())
+    assert {error > -0.4 for error in errors} == {error < 0.4 for error in errors} == {True, False}
     hand.adam(torch.stack(losses).mean(), 0.02, 0.3)
     same(found[0], loss=torch.stack(losses).mean(), q_value=q.mean())
     hand.assert_same(0.02)

@@ -217,6 +217,17 @@ def test_priorities_of_what_is_overwritten_are_gone() -> None:
     assert (leaves > 0).sum() == len(replay)
 
 
+def test_new_leaves_get_the_largest_priority_of_the_present() -> None:
+    """1 in an empty tree; then 5; when that falls to 2, the largest is 3, as max_i pᵢ of the paper says."""
+    tree = SumTree(6)
+    tree.put_largest(np.array([0]))
+    tree.put(np.array([1, 2]), np.array([5.0, 3.0]))
+    tree.put_largest(np.array([3]))
+    tree.put(np.array([1, 3]), np.array([2.0, 0.0]))
+    tree.put_largest(np.array([4]))
+    np.testing.assert_array_equal(tree.get(np.arange(6)), [1, 2, 3, 0, 3, 0])
+
+
 def test_a_sum_tree_is_a_function_of_its_leaves() -> None:
     chance = np.random.default_rng(0)
     tree = SumTree(37)
@@ -224,8 +235,10 @@ def test_a_sum_tree_is_a_function_of_its_leaves() -> None:
         places = chance.integers(0, 37, 5)
         tree.put(places, chance.random(5) * 10.0 ** chance.integers(-6, 6))
     again = SumTree(37)
-    again.load(np.arange(37), tree.get(np.arange(37)), tree.largest)
+    again.load(np.arange(37), tree.get(np.arange(37)))
     np.testing.assert_array_equal(tree.nodes, again.nodes)
+    np.testing.assert_array_equal(tree.maxima, again.maxima)
+    assert tree.largest == tree.get(np.arange(37)).max()
     places, probability = tree.draw(np.full(1000, np.nextafter(1.0, 0.0)))
     assert (probability > 0).all() and (places < 37).all()
 

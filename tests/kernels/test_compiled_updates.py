@@ -445,13 +445,14 @@ def test_sac_without_dense_layers_or_with_a_loss_of_ones_own_learns_by_torch(
 
 
 @pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("streams", [None, dict(dueling_sizes=[]), {}, dict(dueling_sizes=[9, 5])])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "probe/Masked-v0"])
-def test_dqn_is_torchs(double: bool, dueling: bool, env_id: str) -> None:
+def test_dqn_is_torchs(double: bool, streams: dict[str, Any] | None, env_id: str) -> None:
     """From the same draws: updates of more than one block, with priorities that follow from the errors."""
     small = dict(env_id=env_id, total_timesteps=1000, hidden_sizes=(20, 12), learning_rate=0.003)
     replay = dict(learning_starts=50, batch_size=HEIGHT + 30, buffer_size=500, replay_ratio=1.0, n_step=2)
-    switches = dict(double=double, dueling=dueling, prioritized=True, target_update_interval=5)
+    switches = dict(double=double, dueling=streams is not None, prioritized=True, target_update_interval=5)
+    switches |= streams or {}
     ours, theirs = (
         warmed("dqn", 14, **small | replay | switches, compiled_updates=how) for how in (True, False)
     )
@@ -466,6 +467,7 @@ def test_dqn_is_torchs(double: bool, dueling: bool, env_id: str) -> None:
 def test_dqn_without_priorities_or_limits_is_torchs() -> None:
     small = dict(env_id="CartPole-v1", total_timesteps=1000, hidden_sizes=(20,), activation="relu")
     replay = dict(learning_starts=50, batch_size=40, buffer_size=500, max_grad_norm=None, replay_ratio=1.0)
+    replay |= dict(huber_delta=None, optimizer_epsilon=0.01, optimizer_betas=[0.8, 0.99])
     ours, theirs = (warmed("dqn", 14, **small | replay, compiled_updates=how) for how in (True, False))
     pair = [trainer.optimizer.parameters for trainer in (ours, theirs)]
     torch.testing.assert_close(*pair, rtol=1e-3, atol=2e-4)

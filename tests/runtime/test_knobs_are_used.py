@@ -61,9 +61,11 @@ SCENES: dict[str, dict[str, Any]] = {
     "gail": SURROGATE
     | dict(demonstrations="gail/cartpole_expert.npz")
     | dict(discriminator_updates=2, discriminator_batch_size=16, discriminator_hidden_sizes=[8]),
-    "sac": REPLAY | dict(env_id="Pendulum-v1", replay_ratio=0.125, tau=0.5, ent_coef=0.2),
+    "sac": REPLAY
+    | dict(env_id="Pendulum-v1", replay_ratio=0.125, tau=0.5, ent_coef=0.2, actor_learning_rate=1e-2),
     "sac, learned": REPLAY
-    | dict(algo="sac", env_id="Pendulum-v1", replay_ratio=0.125, tau=0.5, target_entropy=-2.0),
+    | dict(algo="sac", env_id="Pendulum-v1", replay_ratio=0.125, tau=0.5, target_entropy=-2.0)
+    | dict(critic_learning_rate=1e-2, ent_coef_learning_rate=1e-2),
     "dqn": REPLAY
     | dict(replay_ratio=0.125, prioritized=True, n_step=2, epsilon=0.5)
     | dict(target_update_interval=1, tau=0.5, max_grad_norm=0.1),

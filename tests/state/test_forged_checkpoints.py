@@ -155,9 +155,7 @@ DQN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "priorities of others": lambda tree: tree["trainer"]["replay"]["priorities"].update(
         leaves=np.ones(5, np.float32)
     ),
-    "the largest priority NaN": lambda tree: tree["trainer"]["replay"]["priorities"].update(
-        largest=float("nan")
-    ),
+    "a priority that is NaN": lambda tree: tree["trainer"]["replay"]["priorities"]["leaves"].fill(np.nan),
 }
 PENDULUM: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a negative variance": lambda tree: tree["policy"]["agent"]["normalizer"]["moments"]["variance"].fill(

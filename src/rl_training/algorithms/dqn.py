@@ -29,18 +29,18 @@ def q_target(reward: Tensor, discount: Tensor, next_q: Tensor, chooser: Tensor) 
 
 
 def q_loss(
-    q: Tensor, action: Tensor, target: Tensor, weight: Tensor | None = None
+    q: Tensor, action: Tensor, target: Tensor, weight: Tensor | None = None, delta: float | None = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """E[w · huber(δ)] with δ = Q(s, a) - y, its slope in Q [N, actions], and δ [N].
+    """E[w · huber(e)] with e = Q(s, a) - y, its slope in Q [N, actions], and e [N].
 
-        huber(δ) = ½ δ² up to |δ| = 1, |δ| - ½ beyond        slope: w · clip(δ, -1, 1) / N at the action taken
+        huber(e) = ½ e² up to |e| = δ, δ (|e| - ½ δ) beyond        slope: w · clip(e, -δ, δ) / N at the action taken
 
-    The slope is the error clipped to [-1, 1], as the paper puts it. For q [N, actions], action and target [N];
-    `weight` [N] corrects what prioritised sampling has bent.
+    With δ = 1 the slope is the error clipped to [-1, 1], as the paper puts it; without a δ the loss is ½ e². For
+    q [N, actions], action and target [N]; `weight` [N] corrects what prioritised sampling has bent.
     """
     index = action.unsqueeze(-1)
     error = q.gather(-1, index).squeeze(-1) - target
-    clipped = error.clamp(-1, 1)
+    clipped = error if delta is None else error.clamp(-delta, delta)
     losses = clipped * (error - 0.5 * clipped)
     if weight is not None:
         losses, clipped = losses * weight, clipped * weight
@@ -65,10 +65,11 @@ def dueling_slopes(to_q, slopes):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def q_slopes(batch, next_q, chooser, masks, q, share, slopes, errors, sums):  # type: ignore[no-untyped-def]
+def q_slopes(batch, next_q, chooser, masks, q, share, delta, slopes, errors, sums):  # type: ignore[no-untyped-def]
     """`q_loss` to `q_target` and its slopes in q [N, actions], compiled; sums: the loss, mean Q.
 
-    batch: actions, rewards, discounts and weights [N]; `masks` [N, actions] of the next actions may be empty.
+    batch: actions, rewards, discounts and weights [N]; `masks` [N, actions] of the next actions may be empty;
+    `delta` is infinite where the loss is ½ e².
     """
     action, reward, discount, weight = batch
     for i in range(len(q)):
@@ -78,7 +79,7 @@ def q_slopes(batch, next_q, chooser, masks, q, share, slopes, errors, sums):  # 
             if allowed and (best < 0 or chooser[i, a] > chooser[i, best]):
                 best = a
         errors[i] = q[i, action[i]] - (reward[i] + discount[i] * next_q[i, best])
-        clipped = min(max(errors[i], -1.0), 1.0)
+        clipped = min(max(errors[i], -delta), delta)
         sums[0] += share * weight[i] * clipped * (errors[i] - 0.5 * clipped)
         sums[1] += share * q[i].mean()
         slopes[i] = 0.0

@@ -134,13 +134,13 @@ class Replay(Stateful, Generic[BatchT]):
             self.action = np.empty((self.capacity, *action.shape[2:]), _narrow(action.dtype))
         assert isinstance(self.observations, np.ndarray)
         here, there, fresh = (np.empty(reward.shape, np.int64) for _ in range(3))
-        counters, nodes = np.array([self.head, self.first, self.last]), np.empty(0)
-        largest = np.float32(0)
+        counters = np.array([self.head, self.first, self.last])
+        nodes, maxima = np.empty(0), np.empty(0, np.float32)
         if self.priorities is not None:
-            nodes, largest = self.priorities.nodes, np.float32(self.priorities.largest)
+            nodes, maxima = self.priorities.nodes, self.priorities.maxima
         ring = (self.reward, self.happened, self.behind, self.ahead, self.ready)
         _record_steps(
-            self.open, counters, reward, terminated, truncated, ring, self.n_step, self.margin, nodes, largest,
+            self.open, counters, reward, terminated, truncated, ring, self.n_step, self.margin, nodes, maxima,
             here, there, fresh,
         )  # fmt: skip
         self.head, self.first, self.last = counters.tolist()
@@ -320,10 +320,7 @@ class Replay(Stateful, Generic[BatchT]):
         }
         if self.priorities is not None:
             places = np.arange(self.first, self.last) % self.capacity
-            state["priorities"] = {
-                "leaves": self.priorities.get(places),
-                "largest": self.priorities.largest,
-            }
+            state["priorities"] = {"leaves": self.priorities.get(places)}
         return state
 
     def _write_segments(self) -> int:
@@ -359,7 +356,7 @@ class Replay(Stateful, Generic[BatchT]):
         self._find_ready(oldest, state["first"], state["last"])
         if self.priorities is not None:
             places = np.arange(self.first, self.last) % self.capacity
-            self.priorities.load(places, **state["priorities"])
+            self.priorities.load(places, state["priorities"]["leaves"])
 
     def _check_counters(self, head: Any, open: Any, first: Any, last: Any, segments: Any) -> None:
         """Compiled code follows these through the ring and looks at no bounds."""
@@ -452,7 +449,7 @@ def _complete(begin, end, oldest, behind, happened, n_step, ready, last):  # typ
 
 @njit()
 def _record_steps(  # type: ignore[no-untyped-def]
-    open_, counters, rewards, terminated, truncated, ring, n_step, margin, nodes, largest, here, there, fresh
+    open_, counters, rewards, terminated, truncated, ring, n_step, margin, nodes, maxima, here, there, fresh
 ):
     """`Replay.add` for steps [T, B] in a row, but for what is stored: the places of that, -1 where nothing begins.
 
@@ -469,7 +466,8 @@ def _record_steps(  # type: ignore[no-untyped-def]
         before = last
         last = _complete(head - len(open_), head, head - size, behind, happened, n_step, ready, before)
         for number in range(before, last if len(nodes) else before):
-            put_leaf(nodes, number % size, largest)
+            largest = maxima[1] if maxima[1] > 0 else np.float32(1)
+            put_leaf(nodes, maxima, number % size, largest)
         for lane in range(len(open_)):
             fresh[t, lane] = -1
             if terminated[t, lane] or truncated[t, lane]:
@@ -479,7 +477,7 @@ def _record_steps(  # type: ignore[no-untyped-def]
                 head += 1
         while first < last and ready[first % size] < head - size + margin:
             if len(nodes):
-                put_leaf(nodes, first % size, np.float32(0))
+                put_leaf(nodes, maxima, first % size, np.float32(0))
             first += 1
     counters[0], counters[1], counters[2] = head, first, last
 

@@ -15,6 +15,7 @@ from rl_training.networks.actor_critic import (
     has_own_forward,
 )
 from rl_training.networks.encoders import Flat, Joined, OneHot
+from rl_training.networks.q_network import Streams
 from rl_training.networks.soft_actor_critic import GaussianActor, TwinCritics
 
 
@@ -61,12 +62,31 @@ def critic_layers(network: Any, parameters: Tensor) -> Layers | None:
 
 
 def head_layers(network: Any, kind: type[nn.Module], parameters: Tensor) -> Layers | None:
-    """A network of this very kind that is an `encoder` and a linear `head`."""
+    """A network of this very kind that is an `encoder` and a `head`, linear or of dueling streams."""
     hidden = encoder_layers(network.encoder, 0) if is_exact(network, kind) else None
-    if hidden is None or not _is_dense(network.head):
+    if hidden is None:
         return None
-    head = _layer(network.head, _last(hidden, 0), NONE, 0)
-    return Layers([*hidden, head], features_of(network.encoder), parameters)
+    head = stream_layers(network.head, hidden) if is_exact(network.head, Streams) else None
+    if _is_dense(network.head):
+        head = [_layer(network.head, _last(hidden, 0), NONE, 0)]
+    return Layers([*hidden, *head], features_of(network.encoder), parameters) if head is not None else None
+
+
+def stream_layers(streams: Streams, hidden: list[Layer]) -> list[Layer] | None:
+    """The value's layers and then the advantages', both behind the last hidden one."""
+    layers: list[Layer] = []
+    column, source = 0, _last(hidden, 0)
+    for body, last in (
+        (streams.value_hidden, streams.value),
+        (streams.advantage_hidden, streams.advantage),
+    ):
+        first = len(hidden) + len(layers)
+        own = body_layers(body, first, source)
+        if own is None or not _is_dense(last):
+            return None
+        layers += [*own, _layer(last, first + len(own) - 1, NONE, column)]
+        column += len(last.weight)
+    return layers
 
 
 def gaussian_layers(network: Any, parameters: Tensor) -> Layers | None:
@@ -96,15 +116,20 @@ def encoder_layers(encoder: Any, first: int) -> list[Layer] | None:
     """The hidden layers of what `make_encoder` makes for vectors, the first of them having the number `first`."""
     if not is_exact(encoder, nn.Sequential) or len(encoder) != 2 or not learns_nothing(encoder[0]):
         return None
-    if not is_exact(encoder[1], nn.Sequential):
+    return body_layers(encoder[1], first, OBSERVATION)
+
+
+def body_layers(body: Any, first: int, source: int) -> list[Layer] | None:
+    """What `mlp` makes, behind the layer `source`; its own first one has the number `first`."""
+    if not is_exact(body, nn.Sequential):
         return None
-    hidden = list(encoder[1])
+    hidden = list(body)
     dense, activations = [layer for layer in hidden[::2] if _is_dense(layer)], hidden[1::2]
     plain = 2 * len(dense) == len(hidden) and all(is_exact(each, *ACTIVATIONS) for each in activations)
     if not plain or any(_has_settings(each) for each in activations):
         return None
     return [
-        _layer(layer, first + i - 1 if i else OBSERVATION, ACTIVATIONS[type(activation)], NOWHERE)
+        _layer(layer, first + i - 1 if i else source, ACTIVATIONS[type(activation)], NOWHERE)
         for i, (layer, activation) in enumerate(zip(dense, activations, strict=True))
     ]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.dqn import dueling
 from rl_training.kernels.dense import Backward, DenseStack
 from rl_training.kernels.exact import Shortcut, is_exact, taken
-from rl_training.networks.encoders import OURS, Own, make_encoder, orthogonal
+from rl_training.networks.encoders import OURS, Own, make_encoder, mlp, orthogonal
 from rl_training.trees import Tensors
 
 
@@ -29,12 +29,18 @@ class QNetwork(nn.Module):
         activation: str,
         image_encoder: str,
         dueling: bool,
+        dueling_sizes: Sequence[int] | None = None,
         own: Own = OURS,
     ) -> None:
         super().__init__()
         self.encoder, features = make_encoder(observation_space, hidden_sizes, activation, image_encoder, own)
         self.dueling = dueling
-        self.head = orthogonal(nn.Linear(features, num_actions + dueling), 1.0)
+        sizes = (features,) if dueling_sizes is None else tuple(dueling_sizes)
+        self.head = (
+            Streams(features, num_actions, sizes, activation, own.layer_norm)
+            if dueling and sizes
+            else orthogonal(nn.Linear(features, num_actions + dueling), 1.0)
+        )
         self.stack = Shortcut.of(self, dense_stack)
 
     def forward(self, obs: Tensors) -> Tensor:
@@ -53,6 +59,24 @@ class QNetwork(nn.Module):
         with torch.no_grad():
             hidden = stack.forward(obs)
         return hidden[-1], torch.no_grad()(lambda slope: stack.backward(hidden, slope))
+
+
+class Streams(nn.Module):
+    """Features [N, F] → V and the advantages side by side [N, 1 + actions], each from hidden layers of its own."""
+
+    def __init__(
+        self, features: int, num_actions: int, sizes: Sequence[int], activation: str, layer_norm: bool
+    ) -> None:
+        super().__init__()
+        self.value_hidden, self.advantage_hidden = (
+            mlp(features, sizes, activation, layer_norm) for _ in range(2)
+        )
+        self.value = orthogonal(nn.Linear(sizes[-1], 1), 1.0)
+        self.advantage = orthogonal(nn.Linear(sizes[-1], num_actions), 1.0)
+
+    def forward(self, features: Tensor) -> Tensor:
+        value, advantage = self.value_hidden(features), self.advantage_hidden(features)
+        return torch.cat([self.value(value), self.advantage(advantage)], -1)
 
 
 def dense_stack(network: QNetwork) -> DenseStack | None:

@@ -19,7 +19,7 @@ from rl_training.policies.q_values import QPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
-from rl_training.runtime.optim import Adam, target_of
+from rl_training.runtime.optim import adam_of, target_of
 from rl_training.runtime.q_updates import fastest_q_update
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dqn import DQNConfig
@@ -34,11 +34,12 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
     agent: QPolicy
     replay: Replay[TransitionBatch]
     transient = ("target_weights", "q_update")
+    revision = 2  # new transitions get the largest priority of the replay, not of the run
 
     def __init__(self, config: DQNConfig) -> None:
         super().__init__(config, n_step=config.n_step, prioritized=config.prioritized)
         self.target, self.target_weights = target_of(self.agent.network)
-        self.optimizer = Adam([self.agent.network])
+        self.optimizer = adam_of(config, self.agent.network)
         self.updates = 0
         self.q_update = fastest_q_update(self, q_target, q_loss)
 
@@ -56,6 +57,7 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
             activation=config.activation,
             image_encoder=config.image_encoder,
             dueling=config.dueling,
+            dueling_sizes=config.dueling_sizes,
             own=Own(config.network, config.encoder, config.layer_norm),
         )
 
@@ -98,9 +100,9 @@ class DQNTrainer(OffPolicyTrainer[DQNConfig]):
             chooser = network(batch["next_obs"]) if self.config.double else next_q
             allowed = mask_logits(chooser, batch["next_obs"])
             target = q_target(batch["reward"], batch["discount"], next_q, allowed)
-        # The error is clipped to [-1, 1].
+        # Beyond huber_delta the slope of the error is clipped.
         q, backward = network.with_backward(batch["obs"])
-        loss, slope, error = q_loss(q, batch["action"], target, batch.get("weight"))
+        loss, slope, error = q_loss(q, batch["action"], target, batch.get("weight"), now.huber_delta)
         step = partial(backward, slope)
         numbers = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm, step)
         return numbers | {"loss": loss.item(), "q_value": q.mean().item()}, error.cpu().numpy()

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from rl_training.compiling import address
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.descent import SIGNATURE, Descent, adam, rmsprop
+from rl_training.runtime.controls import Now
+from rl_training.settings.families import AdamSettings
 from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
 
@@ -145,6 +147,17 @@ class Adam(Optimizer):
 
     def descent(self) -> Descent:
         return self._descent(self.mean, self.square, self.count.view(1), *self.betas, self.epsilon)
+
+
+def adam_of(config: AdamSettings, *modules: nn.Module) -> Adam:
+    """Adam over all parameters of some modules, with the ε and the β of a config."""
+    return Adam(modules, betas=config.optimizer_betas, epsilon=config.optimizer_epsilon)
+
+
+def rate(now: Now, part: str) -> float:
+    """The learning rate of a part of an agent: its own, or the one of all."""
+    own: float | None = getattr(now, f"{part}_learning_rate")
+    return now.learning_rate if own is None else own
 
 
 class RMSprop(Optimizer):

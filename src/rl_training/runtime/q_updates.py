@@ -18,7 +18,7 @@ from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.reading import head_layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, obstacle
+from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, limit, obstacle
 
 
 def fastest_q_update(trainer: Any, *losses: Any) -> Choice:
@@ -56,6 +56,7 @@ class QUpdate:
         weight = batch["weight"].numpy() if "weight" in batch else np.ones(count, np.float32)
         columns = (*(batch[name].numpy() for name in ("action", "reward", "discount")), weight)
         errors, order = np.empty(count, np.float32), np.arange(count)
+        delta = limit(now.huber_delta)
         self.sums[:] = 0
         self.online.pack()
         self.target.pack(learns=False)
@@ -66,7 +67,9 @@ class QUpdate:
             chooser = self._values(self.online, next_obs, rows, self.chooser) if self.double else next_q
             q, slopes = self._values(self.online, obs, rows, self.q), self.slopes[: len(rows)]
             known = tuple(column[part] for column in columns)
-            q_slopes(known, next_q, chooser, masks[part], q, 1 / count, slopes, errors[part], self.sums)
+            q_slopes(
+                known, next_q, chooser, masks[part], q, 1 / count, delta, slopes, errors[part], self.sums
+            )
             self._backward(slopes)
         return self._step(now) | {"loss": self.sums[0].item(), "q_value": self.sums[1].item()}, errors
 
@@ -95,5 +98,4 @@ class QUpdate:
             raise NonFiniteError("loss")
         optimizer = self.trainer.optimizer
         self.online.unpack(optimizer.gradient.numpy())
-        most = math.inf if now.max_grad_norm is None else now.max_grad_norm
-        return {"grad_norm": optimizer.descend(now.learning_rate, most)}
+        return {"grad_norm": optimizer.descend(now.learning_rate, limit(now.max_grad_norm))}

@@ -20,18 +20,18 @@ from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import AUTO, Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
-from rl_training.runtime.optim import Adam, target_of
+from rl_training.runtime.optim import adam_of, rate, target_of
 from rl_training.runtime.soft_updates import fastest_soft_updates
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.sac import SACConfig
 
 
 class Temperature(nn.Module):
-    """log α, which starts at 0."""
+    """log α, from a start value of α on."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: float) -> None:
         super().__init__()
-        self.log_ent_coef = nn.Parameter(torch.zeros(()))
+        self.log_ent_coef = nn.Parameter(torch.tensor(math.log(start)))
 
 
 class SACTrainer(OffPolicyTrainer[SACConfig]):
@@ -44,15 +44,18 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
     transient = ("target_weights", "soft_updates")
 
     def __init__(self, config: SACConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, n_step=config.n_step)
         layers = _layers(config, config.critic_sizes)
         self.critics = make_critics(self.observation_space, self._num_dimensions(), **layers)
         self.critics.to(self.agent.device)
         self.target_critics, self.target_weights = target_of(self.critics)
-        self.temperature = Temperature().to(self.agent.device) if config.ent_coef == AUTO else None
-        self.actor_optimizer = Adam([self.agent.actor])
-        self.critic_optimizer = Adam([self.critics])
-        self.temperature_optimizer = Adam([self.temperature]) if self.temperature is not None else None
+        learned = config.ent_coef == AUTO
+        self.temperature = Temperature(config.ent_coef_init).to(self.agent.device) if learned else None
+        self.actor_optimizer = adam_of(config, self.agent.actor)
+        self.critic_optimizer = adam_of(config, self.critics)
+        self.temperature_optimizer = (
+            adam_of(config, self.temperature) if self.temperature is not None else None
+        )
         self.soft_updates = fastest_soft_updates(self, soft_target, critic_loss, actor_loss)
 
     @classmethod
@@ -84,22 +87,28 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         return metrics
 
     def update(self, now: Now) -> dict[str, Any]:
-        """One gradient step of the critics, the actor and the temperature, on one batch."""
+        """One gradient step of the critics and, every `policy_delay` of them, of the actor and the temperature."""
         temperature = self.temperature
         batch = self.on_device(self.replay.sample(self.config.batch_size, now.gamma))
         ent_coef = now.ent_coef if temperature is None else temperature.log_ent_coef.exp().item()
         # Update the Q-functions, then the policy.
         update = self.soft_updates.taken() or self
-        about_critics = update.improve_critics(batch, ent_coef, now)
-        about_actor, log_prob = update.improve_actor(batch, ent_coef, now)
-        # Adjust the temperature.
-        if temperature is not None and self.temperature_optimizer is not None:
-            least = -self._num_dimensions() if now.target_entropy is None else now.target_entropy
-            loss = temperature_loss(temperature.log_ent_coef, log_prob, least)
-            self.temperature_optimizer.step(loss, now.learning_rate, None)
+        numbers = update.improve_critics(batch, ent_coef, now)
+        if int(self.critic_optimizer.count) % self.config.policy_delay == 0:
+            about_actor, log_prob = update.improve_actor(batch, ent_coef, now)
+            numbers = numbers | about_actor
+            self.adjust_temperature(log_prob, now)
         # Update the target networks.
         polyak(self.target_weights, self.critic_optimizer.parameters, now.tau)
-        return about_critics | about_actor
+        return numbers
+
+    def adjust_temperature(self, log_prob: Tensor, now: Now) -> None:
+        """A step of α towards the target entropy, where it is learned."""
+        if self.temperature is None or self.temperature_optimizer is None:
+            return
+        least = -self._num_dimensions() if now.target_entropy is None else now.target_entropy
+        loss = temperature_loss(self.temperature.log_ent_coef, log_prob, least)
+        self.temperature_optimizer.step(loss, rate(now, "ent_coef"), None)
 
     def improve_critics(self, batch: TransitionBatch, ent_coef: float, now: Now) -> dict[str, Any]:
         """A step of the Q-functions towards the soft target."""
@@ -109,7 +118,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
             target = soft_target(batch["reward"], batch["discount"], next_q, next_log_prob, ent_coef)
         q = self.critics(batch["obs"], batch["action"])
         loss = critic_loss(q, target)
-        self.critic_optimizer.step(loss, now.learning_rate, None)
+        self.critic_optimizer.step(loss, rate(now, "critic"), None)
         return {"critic_loss": loss.detach(), "q_value": q.detach().mean()}
 
     def improve_actor(
@@ -118,7 +127,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         """A step of the policy, and log π; the critics only pass the gradient on to the action."""
         action, log_prob = self.agent.sample(batch["obs"])
         loss = actor_loss(self.critics(batch["obs"], action, frozen=True), log_prob, ent_coef)
-        self.actor_optimizer.step(loss, now.learning_rate, None)
+        self.actor_optimizer.step(loss, rate(now, "actor"), None)
         log_prob = log_prob.detach()
         return {"actor_loss": loss.detach(), "entropy": -log_prob.mean()}, log_prob
 

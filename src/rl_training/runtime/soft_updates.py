@@ -24,6 +24,7 @@ from rl_training.kernels.reading import gaussian_layers, twin_layers
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
 from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import Now
+from rl_training.runtime.optim import rate
 from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, obstacle
 
 SAMPLE = SquashedPolicy.sample  # which compiled code stands in for
@@ -71,7 +72,7 @@ class SoftUpdates:
             shares = (ent_coef, 1 / len(obs), slopes, self.sums)
             critic_slopes((reward[rows], discount[rows]), next_q, log_prob, q, *shares)
             self.critics.backward(slopes)
-        self._step(self.critics, self.trainer.critic_optimizer, now)
+        self._step(self.critics, self.trainer.critic_optimizer, rate(now, "critic"))
         return {"critic_loss": self.sums[0], "q_value": self.sums[1]}
 
     def improve_actor(
@@ -89,7 +90,7 @@ class SoftUpdates:
             to_action = self.critics.to_inputs[: len(q), -self.size :]
             squash_slopes(outputs, noise[rows], LOG_STD_BOUNDS, drawn, to_action, ent_coef * share, slopes)
             self.actor.backward(slopes)
-        self._step(self.actor, self.trainer.actor_optimizer, now)
+        self._step(self.actor, self.trainer.actor_optimizer, rate(now, "actor"))
         mean = self.sums[1]
         return {"actor_loss": self.sums[0], "entropy": -mean}, torch.tensor(mean, dtype=torch.float32)
 
@@ -116,11 +117,11 @@ class SoftUpdates:
         squash_rows(outputs, noise, LOG_STD_BOUNDS, action, log_prob)
         return action, log_prob, outputs
 
-    def _step(self, layers: Layers, optimizer: Any, now: Now) -> None:
+    def _step(self, layers: Layers, optimizer: Any, learning_rate: float) -> None:
         if not math.isfinite(self.sums[0]):
             raise NonFiniteError("loss")
         layers.unpack(optimizer.gradient.numpy())
-        optimizer.descend(now.learning_rate, math.inf)
+        optimizer.descend(learning_rate, math.inf)
 
 
 def _blocks(count: int) -> Iterator[slice]:

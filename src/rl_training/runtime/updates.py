@@ -147,12 +147,12 @@ class CompiledUpdate:
         return Parts(rows, np.arange(count), np.array([count]))
 
     def descend(self, parts: Parts, now: Now, far: Far | None = None) -> Logged:
-        knobs = np.array([_number(getattr(now, name)) for name in self.of.knobs])
+        knobs = np.array([limit(getattr(now, name)) for name in self.of.knobs])
         place = 0 if far is None else 1 + self.of.numbers.index(far.name)
         loss = Slope(self.of.address, self.normalized, knobs, place, 0.0 if far is None else far.limit)
         numbers = np.zeros((len(parts.ends), 2 + len(self.of.numbers)))
         numbers[:, -1] = NO_STEP
-        step = (self.optimizer.descent(), now.learning_rate, _number(now.max_grad_norm), numbers)
+        step = (self.optimizer.descent(), now.learning_rate, limit(now.max_grad_norm), numbers)
         done = descend(self.learner, loss, *parts, *step)
         self._check(numbers[done - 1], far is not None and numbers[done - 1, place] > far.limit)
         norms = numbers[:done, -1]
@@ -252,5 +252,5 @@ def obstacle(config: Any, *optimizers: Optimizer) -> str:
     return next((name for name, stands in obstacles.items() if stands), "")
 
 
-def _number(knob: float | None) -> float:
+def limit(knob: float | None) -> float:
     return math.inf if knob is None else float(knob)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from rl_training.parts import Brought
-from rl_training.settings.families import OffPolicyConfig, OnPolicyConfig
-from rl_training.settings.fields import field, knob, like
+from rl_training.settings.families import AdamSettings, OffPolicyConfig, OnPolicyConfig
+from rl_training.settings.fields import Units, field, knob, like
 from rl_training.settings.sac import SACConfig
 
 
-class DQNConfig(OffPolicyConfig):
+class DQNConfig(OffPolicyConfig, AdamSettings):
     """Deep Q-Networks, for discrete actions; optionally double, dueling, n-step and prioritised."""
 
     obeys_action_masks: ClassVar[bool] = True
@@ -34,9 +34,18 @@ class DQNConfig(OffPolicyConfig):
     target_update_interval: int = field(10_000, "Updates between updates of the target network.", ge=1)
     tau: float = like(SACConfig, 1.0, "Polyak averaging coefficient τ of the target network; 1 copies it.")
     max_grad_norm: float | None = like(OnPolicyConfig, 10.0)
+    huber_delta: float | None = knob(
+        1.0,
+        "Threshold δ of the Huber loss, in units of the return; none: squared error.",
+        aliases=("huber_loss_delta",),
+        limit=True,
+    )
     double: bool = field(False, "Double DQN: the online network selects, the target network evaluates.")
     dueling: bool = field(False, "Dueling architecture: Q as value plus advantages.")
-    n_step: int = field(1, "Number of steps n of the n-step returns.", ge=1, le=1000)
+    dueling_sizes: tuple[Units, ...] | None = field(
+        None, "Units in each hidden layer of both dueling streams; none: one as wide as what feeds them."
+    )
+    n_step: int = like(SACConfig)
     prioritized: bool = field(False, "Prioritised experience replay.")
     priority_exponent: float = knob(0.6, "Exponent α of prioritised replay; 0 samples uniformly.", high=1.0)
     importance_exponent: float = knob(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from rl_training.parts import Brought
 from rl_training.settings.config import Config
 from rl_training.settings.fields import Units, changed, field, knob, like
 from rl_training.settings.refusals import refused
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OnPolicyConfig(Config):
@@ -60,6 +62,13 @@ class OnPolicyConfig(Config):
             if getattr(self, name) is not None and getattr(self, "shared_trunk", False):
                 raise refused(name, "must be none where actor and critic share their layers (shared_trunk)")
         return self
+
+
+class AdamSettings(Config):
+    """The fields of Adam, besides its learning rate."""
+
+    optimizer_epsilon: float = field(1e-8, "Denominator term ε of Adam.", gt=0)
+    optimizer_betas: tuple[Decay, Decay] = field((0.9, 0.999), "Decay rates β₁ and β₂ of Adam's moments.")
 
 
 class Minibatches(Config):

@@ -25,7 +25,11 @@ _EPSILON = Hint(
 _SDE = Hint((), "state-dependent exploration is not here; log_std_init sets the spread of the noise")
 _WRAPPER = Hint(("env_id",), "register an environment with the wrapper around it and name that")
 _REPLAY = Hint(("buffer_size",), "the replay is built in; DQN's is prioritised with prioritized: true")
-_OPTIMIZER = Hint((), "every algorithm has its own optimizer; learning_rate and max_grad_norm are keys")
+_OPTIMIZER = Hint(
+    (),
+    "every algorithm has its own optimizer; learning_rate and max_grad_norm are keys, "
+    "optimizer_epsilon and optimizer_betas those of Adam",
+)
 _NOT_UPLOADED = Hint((), "nothing is uploaded; rl-training export writes a policy to a file")
 _ROLLOUTS = Hint((), "rollouts are built in; num_envs and num_steps set their size")
 _ROLLOUT = "a minibatch has num_envs * num_steps / num_minibatches transitions"
@@ -46,8 +50,9 @@ HINTS: dict[str, Hint] = {
     "norm_obs": Hint(("normalize_observations",)),
     "norm_reward": Hint(("normalize_rewards",)),
     "anneal_lr": Hint(("learning_rate",), "learning_rate_schedule: linear lets it fall to 0"),
-    "policy_lr": Hint(("learning_rate",)),
-    "q_lr": Hint(("learning_rate",)),
+    "policy_lr": Hint(("actor_learning_rate", "learning_rate")),
+    "q_lr": Hint(("critic_learning_rate", "learning_rate")),
+    "alpha_lr": Hint(("ent_coef_learning_rate",)),
     "policy": _NETWORK,
     "policy_kwargs": _NETWORK,
     "net_arch": _NETWORK,
@@ -94,6 +99,10 @@ HINTS: dict[str, Hint] = {
     "ortho_init": Hint((), "dense and convolutional layers start orthogonal; leave it out"),
     "optimizer_class": _OPTIMIZER,
     "optimizer_kwargs": _OPTIMIZER,
+    "adam_eps": Hint(("optimizer_epsilon",)),
+    "adam_epsilon": Hint(("optimizer_epsilon",)),
+    "adam_betas": Hint(("optimizer_betas",)),
+    "betas": Hint(("optimizer_betas",)),
     "use_rms_prop": Hint((), "A2C always uses RMSprop"),
     "rms_prop_eps": Hint((), "A2C's RMSprop has 1e-5; IMPALA has optimizer_epsilon"),
     "replay_buffer_class": _REPLAY,
@@ -103,7 +112,7 @@ HINTS: dict[str, Hint] = {
     "rollout_buffer_kwargs": _ROLLOUTS,
     "action_noise": Hint((), "exploration is the algorithm's own: DQN has epsilon, SAC ent_coef"),
     "target_q_update_interval": Hint(("target_update_interval",)),
-    "policy_frequency": Hint((), "actor and critics learn in the same update; replay_ratio sets how often"),
+    "policy_frequency": Hint(("policy_delay",), "one actor update, not as many as were left out"),
     "callback": Hint(
         (), "there are no callbacks; eval_interval and checkpoint_interval set when a run does these"
     ),

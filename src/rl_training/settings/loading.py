@@ -26,6 +26,7 @@ from rl_training.trust import Foreign, refusal
 MAX_EXTENDS = 10
 # Fields that the first runs did not have, and what those runs did.
 YOUNGER = {"eval_sample": False, "small_pictures": False, "compiled_updates": False, "vectorization": "sync"}
+YOUNGER_OF: dict[str, dict[str, object]] = {"dqn": {"dueling_sizes": []}}
 
 
 class Layer(NamedTuple):
@@ -303,7 +304,9 @@ def load_run_config(
     """
     written = parse_yaml(read_text(source), str(source)).data if isinstance(source, Path) else source
     given = set(_read_overrides(overrides).values)
-    missing = {name: YOUNGER[name] for name in YOUNGER if name not in given and name not in (written or ())}
+    given |= set(written or ())
+    younger = YOUNGER | YOUNGER_OF.get(str((written or {}).get("algo")), {})
+    missing = {name: value for name, value in younger.items() if name not in given}
     config: Config = _load(source, overrides, missing, of_run=True, trust=trust)
     return config
 
