@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 # One stamp per set of extras; an install runs again only when one of these files changed.
 SETUP_FILES := pyproject.toml constraints.txt hatch_build.py
 
-.PHONY: train test slow docs learn faults mutants bench lint types clean help
+.PHONY: train test slow docs results learn faults mutants bench lint types clean help
 
 help:
 	@echo "make train   train PPO on CartPole-v1 from the shipped config and evaluate it (about a minute)"
 	@echo "make test    the fast test suite, the same as 'pytest -q', on two cores"
 	@echo "make slow    tests that take minutes: Dreamer's probes, recurrent learners, long commands of the documentation"
 	@echo "make docs    the documentation as a site, in build/site; every warning is an error"
+	@echo "make results the tables and pictures of docs/results.md, from results/ (trains nothing)"
 	@echo "make learn   the slow learning gates"
 	@echo "make faults  the long kill and fault tests"
 	@echo "make mutants mutation testing (an hour; for developers)"
@@ -57,6 +58,9 @@ slow: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-test
 	@$(BIN)/python docs/build_site.py
+
+results: $(VENV)/.installed-test
+	@$(BIN)/python docs/make_results.py
 
 learn: $(VENV)/.installed-all
 	@$(BIN)/python -m pytest -q -s --timeout 0 -m learn

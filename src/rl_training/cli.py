@@ -27,6 +27,7 @@ from rl_training.commands.list import list_configs
 from rl_training.commands.play import play
 from rl_training.commands.record import record
 from rl_training.commands.report import report
+from rl_training.commands.reproduce import reproduce
 from rl_training.commands.resume import resume
 from rl_training.commands.schedule import schedule
 from rl_training.commands.train import train
@@ -122,6 +123,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export,
     "report": report,
     "compare": compare,
+    "reproduce": reproduce,
     "doctor": doctor,
 }
 for name, command in COMMANDS.items():

@@ -44,6 +44,25 @@ def handlers_kept() -> Iterator[None]:
                     signal.signal(number, handler)
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process with all its threads, and of those of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def peak_memory() -> float | None:
+    """The most memory that this process ever held, in MB; None where the system does not say.
+
+    Not from getrusage, which counts what the process that forked this one held.
+    """
+    try:
+        with open("/proc/self/status", encoding="utf-8") as status:
+            line = next(line for line in status if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return None
+    return int(line.split()[1]) * 1024 / 1e6
+
+
 def ignore_signals() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,7 +1,8 @@
-"""Which algorithms and which configs there are."""
+"""Which algorithms, configs, rows of results and trained policies there are."""
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from importlib import metadata
@@ -35,6 +36,7 @@ ALGORITHMS: dict[str, Any] = {
 CONFIGS = {name: f"rl_training.settings.{name}:{words}Config" for name, words in SHIPPED.items()}
 
 
+ZOO = "zoo:"  # begins the name of a policy that comes with the package
 ENTRY_POINTS = "rl_training.algorithms"  # the group in which packages name their trainers
 
 
@@ -145,11 +147,11 @@ def algorithms_with(key: str) -> list[str]:
     return [name for name in ALGORITHMS if key in config_class_of(name).model_fields]
 
 
-def _shipped_folder() -> Path:
-    """The configs inside an installed package, or those of the repository in an editable install."""
+def _shipped_folder(name: str = "configs", checkout: str = "") -> Path:
+    """A folder of files inside an installed package, or the repository's own in an editable install."""
     package = Path(__file__).parent
-    installed = package / "configs"
-    return installed if installed.is_dir() else package.parents[1] / "configs"
+    installed = package / name
+    return installed if installed.is_dir() else package.parents[1] / (checkout or name)
 
 
 def shipped_configs() -> list[str]:
@@ -168,3 +170,26 @@ def shipped_config_path(name: str) -> Path:
 def shipped_file(name: str) -> Path:
     """Where a file that comes with the configs lies, such as `gail/cartpole_expert.npz`; it may not exist."""
     return _shipped_folder() / name
+
+
+def rows_folder() -> Path:
+    """Where the rows lie that `reproduce` knows by name."""
+    return _shipped_folder("rows", checkout="results/rows")
+
+
+def zoo_policies() -> list[str]:
+    """The names of the trained policies that come with the package, such as `ppo/cartpole`."""
+    folder = _shipped_folder("zoo")
+    return sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("*/*/state.json"))
+
+
+def policy_path(path: str | os.PathLike[str]) -> Path:
+    """A path to a run or checkpoint; `zoo:ppo/cartpole` is that of a policy that comes with the package."""
+    text = os.fspath(path)
+    if not text.startswith(ZOO):
+        return Path(path)
+    name = text.removeprefix(ZOO)
+    if name not in zoo_policies():
+        hint = did_you_mean(name, zoo_policies()) or "; `rl-training list` shows them"
+        raise ConfigError(f"{text}: the zoo has no such policy{hint}")
+    return _shipped_folder("zoo") / name

@@ -1,4 +1,4 @@
-"""What is shipped: the public names, loaded lazily, the pinned set, and the hook that ships the configs."""
+"""What is shipped: the public names, loaded lazily, the pinned set, and the hook that fills wheels."""
 
 import re
 import subprocess
@@ -50,9 +50,20 @@ def test_constraints_pin_everything_the_package_and_its_tests_ask_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "shipped"), [("standard", {"configs": "rl_training/configs"}), ("editable", {})]
+    ("version", "shipped"),
+    [
+        (
+            "standard",
+            {
+                "configs": "rl_training/configs",
+                "results/rows": "rl_training/rows",
+                "zoo": "rl_training/zoo",
+            },
+        ),
+        ("editable", {}),
+    ],
 )
-def test_the_build_hook_ships_the_configs_in_wheels_only(
+def test_the_build_hook_ships_configs_rows_and_policies_in_wheels_only(
     version: str, shipped: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run without hatchling, which is only there while a wheel is built."""

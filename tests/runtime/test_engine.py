@@ -353,6 +353,9 @@ def test_timing_is_apart_from_the_metrics(tmp_path):
     timing = [json.loads(line) for line in (tmp_path / "run" / "timing.jsonl").read_text().splitlines()]
     assert all(line.keys() >= {"step", "wall_seconds", "steps_per_second"} for line in timing)
     assert "wall_seconds" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+    spent = [line["cpu_seconds"] for line in timing]
+    assert spent[0] >= 0 and spent[-1] > 0 and spent == sorted(spent)
+    assert all(line["peak_memory_mb"] > 50 for line in timing)  # torch alone takes more
 
 
 def test_compiling_in_the_first_iteration_does_not_count_as_speed(tmp_path, monkeypatch):

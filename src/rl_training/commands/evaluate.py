@@ -18,6 +18,7 @@ def evaluate(
     json_: Json = False,
 ) -> None:
     """Evaluate a trained policy and print its returns."""
+    from rl_training.registry import policy_path
     from rl_training.runtime import workflows
 
     scores = workflows.evaluate_checkpoint(**policy.arguments(), episodes=episodes)
@@ -37,5 +38,9 @@ def evaluate(
         )
     episodes = int(scores["episodes"])
     print(f"played  {episodes} {'episode' if episodes == 1 else 'episodes'} with {manner}")
-    which = "" if (policy.path / "state.json").exists() else f", {policy.checkpoint.value} checkpoint"
+    which = (
+        ""
+        if (policy_path(policy.path) / "state.json").exists()
+        else f", {policy.checkpoint.value} checkpoint"
+    )
     print(f"policy  {printable_line(policy.path)}{which}")

@@ -18,7 +18,8 @@ from rl_training.commands.options import (
 Source = Annotated[
     Path,
     typer.Argument(
-        metavar="RUN_DIR_OR_CHECKPOINT", help="A run (its latest checkpoint), or RUN_DIR/checkpoints/step-N."
+        metavar="RUN_DIR_OR_CHECKPOINT",
+        help="A run (its latest checkpoint), RUN_DIR/checkpoints/step-N, or zoo:NAME (a new run with its weights).",
     ),
 ]
 

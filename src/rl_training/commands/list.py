@@ -1,12 +1,12 @@
-"""`rl-training list`: the algorithms and the shipped configs."""
+"""`rl-training list`: the algorithms, the shipped configs and the trained policies."""
 
 import itertools
 from pathlib import Path
 
 
 def list_configs() -> None:
-    """List the algorithms and the shipped configs."""
-    from rl_training.registry import algorithms, shipped_config_path, shipped_configs
+    """List the algorithms, the shipped configs and the trained policies."""
+    from rl_training.registry import algorithms, shipped_config_path, shipped_configs, zoo_policies
 
     print("algorithms (rl-training describe ALGO)")
     for name in sorted(algorithms()):
@@ -16,6 +16,9 @@ def list_configs() -> None:
     width = max(map(len, names), default=0)
     for name in names:
         print(f"  {name:<{width}}  {opening_sentence(shipped_config_path(name))}".rstrip())
+    print("trained policies (rl-training play zoo:NAME)")
+    for name in zoo_policies():
+        print(f"  zoo:{name}")
 
 
 def opening_sentence(path: Path) -> str:

@@ -52,7 +52,12 @@ class Which(str, Enum):
     best = "best"
 
 
-PolicyPath = Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run or a checkpoint.")]
+PolicyPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN_DIR_OR_CHECKPOINT", help="A run, a checkpoint, or a shipped policy: zoo:ppo/cartpole."
+    ),
+]
 Checkpoint = Annotated[Which, typer.Option(help="Checkpoint to load from a run.")]
 PlaySeed = Annotated[
     int | None, typer.Option("--seed", min=0, help="Seed of the episodes. [default: the run's]")

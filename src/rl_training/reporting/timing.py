@@ -52,6 +52,17 @@ class Timing:
         return sum(map(_seconds, self.ends))
 
     @property
+    def cpu_seconds(self) -> float | None:
+        """CPU time over all processes, each up to its last line; None in runs from before it was noted."""
+        noted = [end["cpu_seconds"] for end in self.ends if "cpu_seconds" in end]
+        return sum(noted) if noted else None
+
+    @property
+    def peak_memory_mb(self) -> float | None:
+        """The most memory that one of the processes held."""
+        return max((end["peak_memory_mb"] for end in self.ends if "peak_memory_mb" in end), default=None)
+
+    @property
     def latest_speed(self) -> float | None:
         """Steps per second of the newest process."""
         return self.ends[-1].get("steps_per_second") if self.ends else None

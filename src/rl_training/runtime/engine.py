@@ -28,6 +28,7 @@ from rl_training.errors import EnvironmentFault, NonFiniteError, ObserverError, 
 from rl_training.kernels.layers import forward
 from rl_training.monitoring.display import Display, Pace
 from rl_training.monitoring.trackers import Trackers
+from rl_training.processes import cpu_seconds, peak_memory
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
@@ -156,7 +157,7 @@ class Engine:
             beginnings = (self.run.config_path, self.run.manifest_path)
             self.beginnings = {path: path.read_bytes() for path in beginnings if path.exists()}
         self.trackers = Trackers(self.display.warning)
-        self.began, self.began_at = time.perf_counter(), progress.steps
+        self.began, self.began_at, self.cpu_began = time.perf_counter(), progress.steps, cpu_seconds()
         self.pace = Pace(total)
         self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)
         try:
@@ -300,6 +301,9 @@ class Engine:
         speed = (self.progress.steps - self.began_at) / seconds
         timing = {"wall_seconds": round(seconds, 3), "steps_per_second": round(speed, 1)}
         timing |= {f"{name}_seconds": round(spent, 3) for name, spent in self.spent.items()}
+        timing |= {"cpu_seconds": round(cpu_seconds() - self.cpu_began, 2)}
+        if (memory := peak_memory()) is not None:
+            timing |= {"peak_memory_mb": round(memory, 1)}
         timing |= self.trainer.timing()
         self._refuse_lost_directory()
         with self._storing():
@@ -338,25 +342,30 @@ class Engine:
             self.timing_log.fsync()
             self.progress.metrics_bytes = self.metrics_log.tell()
             self.progress.done_at["checkpoint"] = self.progress.steps
-            tree = {
-                "policy": self._policy(),
-                "trainer": self.trainer.state_dict(),
-                "progress": self.progress.state_dict(),
-                "paths": self.trainer.paths(),
-                **({"decided": self.controls.state()} if self.controls.decided else {}),
-                "segments": self.store.entries,  # the trainer's state has brought them up to date
-            }
-            if self.watch.observers:
-                tree["watch"] = self.watch.state_dict()
-            self.last_good = checkpoints.save_checkpoint(
-                self.run.checkpoints, self.progress.steps, tree, self.config.keep_checkpoints
-            )
+            self.save()
         if lost:
+            assert self.last_good is not None
             raise StorageError(
                 f"{self.store.folder}: {lost} segments were removed while the run wrote to it; not lost: "
                 f"{self.last_good.name}, saved whole from memory; lost: older checkpoints that need them; "
                 f"continue with {resume_command(self.config, self.run.path)}"
             )
+
+    def save(self) -> None:
+        """Write all of the run's state as a checkpoint."""
+        tree = {
+            "policy": self._policy(),
+            "trainer": self.trainer.state_dict(),
+            "progress": self.progress.state_dict(),
+            "paths": self.trainer.paths(),
+            **({"decided": self.controls.state()} if self.controls.decided else {}),
+            "segments": self.store.entries,  # the trainer's state has brought them up to date
+        }
+        if self.watch.observers:
+            tree["watch"] = self.watch.state_dict()
+        self.last_good = checkpoints.save_checkpoint(
+            self.run.checkpoints, self.progress.steps, tree, self.config.keep_checkpoints
+        )
 
     def _is_saved(self) -> bool:
         return self.last_good is not None and self.last_good.is_dir()

@@ -27,7 +27,7 @@ from rl_training.errors import CheckpointError, ConfigError, RunError, StorageEr
 from rl_training.kernels.compiled import REVISION, cpu_features
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
-from rl_training.registry import home_of, require_algorithm, trainer_class
+from rl_training.registry import home_of, policy_path, require_algorithm, trainer_class
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.engine import Engine, Result, is_over
 from rl_training.runtime.evaluation import evaluate, record
@@ -261,7 +261,7 @@ def evaluate_checkpoint(
     task: str | None = None,
     env: Any = None,
 ) -> dict[str, float]:
-    """Evaluate the policy of a run directory or checkpoint: mean, deviation and range of the returns of whole episodes.
+    """Evaluate the policy of a run directory, a checkpoint or the zoo: mean, deviation and range of its returns.
 
     Actions are greedy unless `sample`. `episodes` and `seed` default to the config's. A multi-task policy plays all of
     its tasks, or only `task`. A run that was trained with an `env` of Python needs it again.
@@ -323,7 +323,7 @@ def record_demonstrations(
 def load_policy(
     path: str | Path, *, checkpoint: Which = "last", task: str | None = None, trust: bool = False
 ) -> LoadedPolicy:
-    """Load the policy of a run directory or checkpoint, without environments or training state.
+    """Load the policy of a run directory, a checkpoint or the zoo, without environments or training state.
 
     task: the task to play, for multi-task policies.
     trust: allow the run to import custom components of its policy.
@@ -578,14 +578,15 @@ def saved_config(saved: Mapping[str, Any], trust: bool = False) -> Config:
     return load_run_config(config, trust=trust)
 
 
-def make_trainer(config: Config) -> Trainer:
+def make_trainer(config: Config, kind: Any = None) -> Trainer:
+    """The trainer of a config; of another class than its algorithm's, if one is given."""
     refuse_to_train_in_an_import()
     if config.device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(f"device: {config.device} cannot be used here: torch finds no GPU", ("device",))
     require_trackers(config)
     torch.set_num_threads(1)  # the first weights must not depend on what this process did before
     seed_everything(fold(config.seed, "init"))
-    return trainer_class(config.algo)(config)
+    return (kind or trainer_class(config.algo))(config)
 
 
 def load_agent(
@@ -596,8 +597,9 @@ def load_agent(
     What the agent is made of comes from elsewhere only with `trust`; environments are the caller's question.
     """
     refuse_to_train_in_an_import()
+    path = policy_path(path)
     saved = _read_policy(path, checkpoint)
-    require_algorithm(algorithm_in(saved), _manifest_near(Path(path)).get("algorithm"))
+    require_algorithm(algorithm_in(saved), _manifest_near(path).get("algorithm"))
     with taking_over(path):
         config = saved_config(saved, trust)
         refuse_untrusted(config, trust, doing="acting")
@@ -626,8 +628,7 @@ def run_engine(engine: Engine, threads: int) -> Result:
     return engine.train()
 
 
-def _read_policy(path: str | Path, checkpoint: Which) -> Mapping[str, Any]:
-    path = Path(path)
+def _read_policy(path: Path, checkpoint: Which) -> Mapping[str, Any]:
     if (path / "state.json").exists():
         return checkpoints.load_checkpoint(path, only="policy")["policy"]
     run = RunDirectory.open(path)

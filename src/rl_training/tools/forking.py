@@ -13,7 +13,7 @@ from rl_training import parts
 from rl_training.envs.making import with_lanes
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
-from rl_training.registry import require_algorithm
+from rl_training.registry import ZOO, policy_path, require_algorithm, trainer_class
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.observers import Observer, Watch
@@ -58,6 +58,8 @@ def fork(
 ) -> Result:
     """Branch a new run off the latest intact checkpoint of a run, or off the checkpoint at `source`, and train it.
 
+    From a policy of the zoo (`zoo:ppo/cartpole`) a new run begins with its weights.
+
     overrides: changed settings, as for `load_config`. Progress and signals are as in `train`.
     env, observers: required if the run was trained with objects of Python.
     """
@@ -88,6 +90,8 @@ def fork_until_stopped(
     restored before the new directory is made: what does not fit leaves nothing behind.
     """
     display = display or QuietDisplay()
+    if str(source).startswith(ZOO):
+        return _begin_with(str(source), overrides, run_dir, display, trust)
     parent, path, tree = _find(Path(source), display)
     manifest = parent.read_manifest()
     require_algorithm(algorithm_in(manifest), manifest.get("algorithm"))
@@ -137,6 +141,60 @@ def fork_until_stopped(
             if text not in idle_knobs(old):  # the parent has said that
                 display.warning(text)
         return run_engine(engine, threads)
+
+
+def _begin_with(
+    name: str,
+    overrides: Sequence[str] | Mapping[str, object],
+    run_dir: str | Path | None,
+    display: Display,
+    trust: bool,
+) -> Result:
+    """Train a new run that begins with the weights and the observation statistics of a policy from the zoo.
+
+    There is no more of the run that trained it: steps, optimizer, replay and episodes begin anew. The beginning is
+    saved as a checkpoint, so that a run which is killed at once still goes on from these weights.
+    """
+    path = policy_path(name)
+    with taking_over(path):
+        saved = checkpoints.load_checkpoint(path, only="policy")["policy"]
+        old = saved_config(saved)
+    config = load_run_config(saved["config"], overrides)
+    changes = _changes(old, config)
+    refuse_untrusted(config, trust, own=changes)
+    config = with_lanes(config)
+    watch = Watch(config)
+    with taking_over(path, iter(changes)):
+        trainer = make_trainer(config, _with_policy(trainer_class(config.algo), saved["agent"]))
+    threads = threads_of(config, trainer)
+    run = RunDirectory.create(
+        run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}-fork"
+    )
+    changed = {key: {"from": before, "to": after} for key, (before, after) in changes.items()}
+    lineage = {"parent": name, "checkpoint": "policy", "step": 0, "changes": changed}
+    with run.lock():
+        engine = Engine(trainer, config, run, display, watch)
+        with begin_run(run, config, threads, trainer.paths(), lineage=[lineage]):
+            files.write_file(run.metrics_path, b"")
+            engine.save()
+        display.message(f"begins at step 0 with the policy of {name}; its optimizer is new" + _told(changes))
+        return run_engine(engine, threads)
+
+
+def _with_policy(kind: Any, state: Mapping[str, Any]) -> Any:
+    """A trainer's class whose agent begins with this state; what is copied from the agent, such as targets, follows."""
+
+    class Beginning(kind):  # type: ignore[misc]
+        @classmethod
+        def make_agent(cls, *args: Any, **options: Any) -> Any:
+            agent = super().make_agent(*args, **options)
+            agent.load_state_dict(state)
+            return agent
+
+        def seed_normalizer(self) -> None:
+            """The policy brings its own statistics."""
+
+    return Beginning
 
 
 def _find(source: Path, display: Display) -> tuple[RunDirectory, Path, dict[str, Any]]:

@@ -1,0 +1,117 @@
+"""Regenerate what the documentation says of results: `make results`, or `python docs/make_results.py`.
+
+Reads `results/` (rows, results, peers, earlier figures) and rewrites the generated blocks of README and of all pages,
+the pictures `docs/images/results_*.png` (with the extra `plot`) and the cards of the zoo.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rl_training.reporting import results
+from rl_training.reporting.results import Measured
+from rl_training.tools.reproducing import read_result
+from rl_training.tools.rows import read_row, row_names
+from rl_training.tools.zoo import CARD, card
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, ZOO, IMAGES = ROOT / "results", ROOT / "zoo", ROOT / "docs" / "images"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def measured(folder: Path = RESULTS) -> dict[str, Measured]:
+    """All rows, with the results that are kept."""
+    return {
+        name: Measured(
+            read_row(name),
+            read_result(folder / f"{name}.json"),
+            read_result(folder / "peers" / f"{name}.json"),
+        )
+        for name in row_names()
+    }
+
+
+def by_family(rows: dict[str, Measured]) -> dict[str, list[Measured]]:
+    families: dict[str, list[Measured]] = {}
+    for each in rows.values():
+        families.setdefault(each.row.family, []).append(each)
+    return families
+
+
+def earlier() -> dict[str, Any]:
+    """Tables from before raw data was kept: what is known of those figures."""
+    tables: dict[str, Any] = json.loads((RESULTS / "earlier.json").read_text("utf-8"))["tables"]
+    return tables
+
+
+def earlier_table(found: dict[str, Any]) -> str:
+    header, *rows = (f"| {' | '.join(cells)} |\n" for cells in (found["header"], *found["rows"]))
+    return "".join([header, f"|{'|'.join(found['rule'])}|\n", *rows])
+
+
+def family_block(family: str, members: list[Measured]) -> str:
+    """The table of a family, and the picture of its learning curves once there are some."""
+    text = results.family_table(members)
+    if any(each.result is not None for each in members):
+        text += f"\n![Learning curves, {family}](images/{picture_of(family).name})\n"
+    return text
+
+
+def blocks() -> dict[str, Callable[[], str]]:
+    """The text of every generated block, by its name."""
+    rows = measured()
+    made: dict[str, Callable[[], str]] = {"extract": lambda: results.extract_table(list(rows.values()))}
+    for family, members in by_family(rows).items():
+        made[f"family {family}"] = partial(family_block, family, members)
+    for name, found in earlier().items():
+        made[f"earlier {name}"] = partial(earlier_table, found)
+    return made
+
+
+def picture_of(family: str) -> Path:
+    return IMAGES / f"results_{family.lower().replace(' ', '_')}.png"
+
+
+def data_digest(members: list[Measured]) -> str:
+    """Of all that a family's picture shows."""
+    shown = [
+        [each.row.name, [seed["curve"] for seed in each.seeds], [one.score for one in each.row.references]]
+        for each in members
+        if each.result is not None
+    ]
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
+
+
+def drawn_digest(path: Path) -> str:
+    """The digest that a picture carries."""
+    text = path.read_bytes() if path.is_file() else b""
+    return text.partition(b"Description\0")[2][:64].decode("ascii", errors="replace")
+
+
+def draw(rows: dict[str, Measured]) -> None:
+    for family, members in by_family(rows).items():
+        path, digest = picture_of(family), data_digest(members)
+        if any(each.result is not None for each in members) and drawn_digest(path) != digest:
+            results.draw_family(members, path, family, digest)
+
+
+def main() -> None:
+    made, rows = blocks(), measured()
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        again = results.rewritten(text, made)
+        if again != text:
+            page.write_text(again, "utf-8")
+    for name, each in rows.items():
+        if (ZOO / name).is_dir():
+            (ZOO / name / CARD).write_text(card(each), "utf-8")
+    draw(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""What kept results say: interquartile means, verdicts against published figures, and the tables of the documentation.
+
+Text between `<!-- results: NAME -->` and `<!-- /results -->` is generated from `results/` and from nothing else. Scores
+stand in such blocks only; `stray_scores` finds tables of scores that stand elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rl_training.reporting.statistics import Interval, improvement_interval, iqm_interval
+
+BLOCK = re.compile(r"<!-- results: (.+?) -->\n(.*?)<!-- /results -->", re.S)
+MINUS = "−"
+
+
+class Measured(NamedTuple):
+    """A row with what came of it; `result` is None while it has not been run, `peer` where none was run beside it."""
+
+    row: Any
+    result: Mapping[str, Any] | None
+    peer: Mapping[str, Any] | None = None
+
+    @property
+    def scores(self) -> np.ndarray:
+        assert self.result is not None
+        return np.array([seed["score"] for seed in self.result["seeds"]])
+
+    @property
+    def iqm(self) -> Interval:
+        return iqm_interval([self.scores])
+
+    @property
+    def seeds(self) -> list[Mapping[str, Any]]:
+        return [] if self.result is None else list(self.result["seeds"])
+
+
+def standing(interval: Interval, score: float) -> str:
+    """Where a published figure lies, seen from our interval."""
+    if interval.low >= score:
+        return "reached"
+    return "below" if interval.high < score else "level"
+
+
+def verdict(measured: Measured) -> list[str]:
+    """The verdict on a row, line by line."""
+    value, low, high = (figure(float(part)) for part in measured.iqm)
+    count = len(measured.seeds)
+    lines = [f"ours         IQM {value}, 95 % interval {low} to {high}, {count} seeds"]
+    lines[0] += f" (untrained {figure(untrained(measured))})"
+    for reference in measured.row.references:
+        where = standing(measured.iqm, reference.score) if reference.goal else "not comparable"
+        lines.append(f"reference    {published(reference)}: {where}")
+        if reference.scores:
+            lines.append(f"             {improvement(measured, reference.scores)}")
+    if measured.peer is not None:
+        scores = [seed["score"] for seed in measured.peer["seeds"]]
+        theirs = iqm_interval([np.array(scores)])
+        value, low, high = (figure(float(part)) for part in theirs)
+        lines.append(
+            f"peer         {measured.peer['library']}: IQM {value}, 95 % interval {low} to {high}, {len(scores)} seeds"
+        )
+        lines.append(f"             {improvement(measured, scores)}")
+    return lines
+
+
+def improvement(measured: Measured, others: Sequence[float]) -> str:
+    value, low, high = improvement_interval([measured.scores], [np.array(others, float)])
+    return f"probability of being at least as good {value:.2f}, 95 % interval {low:.2f} to {high:.2f} (ties count half)"
+
+
+def untrained(measured: Measured) -> float:
+    return float(np.mean([seed["untrained"] for seed in measured.seeds]))
+
+
+def figure(value: float) -> str:
+    """A score with as many digits as it deserves: 3353, 242.1, 0.964."""
+    digits = next((digits for bound, digits in ((2, 3), (10, 2), (1000, 1)) if abs(value) < bound), 0)
+    text = f"{value:.{digits}f}"
+    return text.replace("-", MINUS)
+
+
+def published(reference: Any) -> str:
+    """A published figure as it was published, with its source."""
+    spread = f" ± {reference.spread:g}" if reference.spread is not None else ""
+    steps = f" at {thousands(reference.steps)} steps" if reference.steps else ""
+    return f"{as_published(reference)}{spread}{steps} ({reference.source})"
+
+
+def as_published(reference: Any) -> str:
+    return f"{reference.score:g}".replace("-", MINUS)
+
+
+def thousands(count: int) -> str:
+    return f"{count:,}".replace(",", " ")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """A Markdown table; columns in `right` are aligned to the right."""
+    rule = ["---:" if index in right else "---" for index in range(len(header))]
+    lines = [f"| {' | '.join(header)} |", f"|{'|'.join(rule)}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def family_table(rows: Sequence[Measured]) -> str:
+    """The rows of one family, those that were not run at the end."""
+    done = [measured for measured in rows if measured.result is not None]
+    text = ""
+    if done:
+        header = (
+            "row",
+            "steps",
+            "untrained",
+            "ours: IQM (95 % interval)",
+            "each seed",
+            "peer or published figure",
+        )
+        header = (*header, "verdict", "CPU-seconds a seed", "command")
+        text = table(header, [_cells(measured) for measured in done], right=(1, 2, 7)) + "\n"
+    missing = [measured for measured in rows if measured.result is None]
+    if missing:
+        cells = [(f"`{each.row.name}`", goals(each.row), each.row.not_run) for each in missing]
+        text += ("\n" if done else "") + table(("not run", "to stand beside", "why"), cells) + "\n"
+    return text
+
+
+def _cells(measured: Measured) -> list[str]:
+    value, low, high = (figure(float(part)) for part in measured.iqm)
+    return [
+        f"`{measured.row.name}`",
+        thousands(measured.seeds[0]["steps"]),
+        figure(untrained(measured)),
+        f"**{value}** ({low} to {high}), {len(measured.seeds)} seeds",
+        ", ".join(f"{seed['seed']}: {figure(seed['score'])}" for seed in measured.seeds),
+        "; ".join([*_peers(measured), *(published(each) for each in measured.row.references)])
+        or "none known",
+        "; ".join(_verdicts(measured)) or "none",
+        seconds(measured),
+        f"`rl-training reproduce {measured.row.name}`",
+    ]
+
+
+def _peers(measured: Measured) -> Iterator[str]:
+    if measured.peer is not None:
+        scores = [seed["score"] for seed in measured.peer["seeds"]]
+        value, low, high = (figure(float(part)) for part in iqm_interval([np.array(scores)]))
+        yield f"{value} ({low} to {high}), {len(scores)} seeds ({measured.peer['library']}, run by us)"
+
+
+def _verdicts(measured: Measured) -> Iterator[str]:
+    if measured.peer is not None:
+        scores = [seed["score"] for seed in measured.peer["seeds"]]
+        probability = improvement_interval([measured.scores], [np.array(scores)])
+        yield f"P(at least as good) {probability.value:.2f} ({probability.low:.2f} to {probability.high:.2f})"
+    yield from (
+        standing(measured.iqm, each.score) if each.goal else "orientation only"
+        for each in measured.row.references
+    )
+
+
+def goals(row: Any) -> str:
+    return "; ".join(published(each) for each in row.references) or "none known"
+
+
+def seconds(measured: Measured) -> str:
+    """The mean CPU time of a seed."""
+    assert measured.result is not None
+    noted = [cost["cpu_seconds"] for cost in measured.result["cost"].values()]
+    return "not noted" if None in noted or not noted else thousands(round(float(np.mean(noted))))
+
+
+def extract_table(rows: Sequence[Measured]) -> str:
+    """README's extract: what was run, in one line each."""
+    cells = []
+    for measured in (each for each in rows if each.result is not None):
+        value, low, high = (figure(float(part)) for part in measured.iqm)
+        beside = [
+            f"{as_published(each)} ({each.source.partition(',')[0]})"
+            for each in measured.row.references
+            if each.goal
+        ]
+        cells.append(
+            (
+                f"`{measured.row.name}`",
+                thousands(measured.seeds[0]["steps"]),
+                f"{value} ({low} to {high})",
+                str(len(measured.seeds)),
+                "; ".join(beside) or "none",
+            )
+        )
+    return table(("row", "steps", "IQM (95 % interval)", "seeds", "published"), cells, right=(1, 3)) + "\n"
+
+
+def rewritten(text: str, blocks: Mapping[str, Callable[[], str]]) -> str:
+    """A page with its generated blocks as `blocks` gives them; an unknown name is a KeyError."""
+
+    def again(found: re.Match[str]) -> str:
+        return f"<!-- results: {found[1]} -->\n{blocks[found[1]]()}<!-- /results -->"
+
+    return BLOCK.sub(again, text)
+
+
+# Of a header: what is counted in returns, or seed by seed; and what is counted in time.
+SCORE_WORDS = re.compile(
+    r"\b(un)?trained\b|\breturns?\b|\bscores?\b|\bIQM\b|\bgames\b|\bgate\b|\bseed \d|^\| seed \|", re.I
+)
+SPEED_WORDS = re.compile(r"\bper (CPU-)?(step|second)", re.I)
+NUMBER = re.compile(rf"\**[-{MINUS}]?\d[\d ]*(\.\d+)?\**")
+
+
+def stray_scores(text: str, configs: Collection[str]) -> list[str]:
+    """The headers of tables with scores that stand outside of generated blocks.
+
+    A table holds scores if its header says so, or if a row begins with a shipped config and has a bare number.
+    """
+    outside = BLOCK.sub("", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+    found = []
+    for lines in (each.strip().split("\n") for each in re.findall(r"(?:^\|.*\|$\n?)+", outside, re.M)):
+        header, rows = lines[0], [_split(line) for line in lines[2:]]
+        headed = SCORE_WORDS.search(header) and any(
+            re.search(r"\d", cell) for row in rows for cell in row[1:]
+        )
+        named = any(_config(row[0]) in configs and any(map(NUMBER.fullmatch, row[1:])) for row in rows)
+        if (headed or named) and not SPEED_WORDS.search(header):
+            found.append(header)
+    return found
+
+
+def _config(cell: str) -> str:
+    """The name in backquotes that a cell begins with."""
+    return "".join(re.findall(r"^`([^`]+)`", cell))
+
+
+def _split(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def draw_family(rows: Sequence[Measured], path: Path, title: str, data_digest: str) -> None:
+    """Learning curves of a family, a panel each: every seed thin, their mean thick, published figures dashed.
+
+    The digest of the data is in the file, so that a test can tell whether the picture is of these results.
+    """
+    from matplotlib.figure import Figure
+
+    done = [measured for measured in rows if measured.result is not None]
+    columns = min(3, len(done))
+    lines = -(-len(done) // columns)
+    picture = Figure(figsize=(3.4 * columns, 2.5 * lines), layout="constrained")
+    panels = np.atleast_1d(picture.subplots(lines, columns, squeeze=False)).ravel()
+    for panel, measured in zip(panels, done, strict=False):
+        _draw_row(panel, measured)
+    for panel in panels[len(done) :]:
+        panel.set_visible(False)
+    picture.suptitle(title, fontsize=10)
+    picture.savefig(path, dpi=110, metadata={"Description": data_digest, "Software": None})
+
+
+def _draw_row(panel: Any, measured: Measured) -> None:
+    for seed in measured.seeds:
+        steps, values = zip(*seed["curve"], strict=True)
+        panel.plot(steps, values, color="#4051b5", alpha=0.35, linewidth=0.8)
+    shortest = min(len(seed["curve"]) for seed in measured.seeds)
+    points = np.array([seed["curve"][:shortest] for seed in measured.seeds])  # [seeds, points, 2]
+    panel.plot(points[0, :, 0], points[:, :, 1].mean(0), color="#4051b5", linewidth=1.8)
+    for reference in measured.row.references:
+        panel.axhline(reference.score, color="#555", linestyle="--", linewidth=0.9)
+    panel.set_title(measured.row.name, fontsize=8)
+    panel.tick_params(labelsize=7)
+    panel.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+    panel.xaxis.get_offset_text().set_fontsize(6)

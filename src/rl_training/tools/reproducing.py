@@ -1,0 +1,236 @@
+"""Reproducing a row of results: train its seeds, score them, and keep the raw data.
+
+The seeds are an experiment below `runs/reproduce`, so that whatever stops the command, the same command goes on. A
+seed's score is kept beside its run as soon as it is known. `results/<row>.json` is written when all seeds have ended;
+all in it but its entry `cost` is a function of the row, the code and the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.errors import CheckpointError, RunError, UserError, one_line
+from rl_training.reporting.records import SCORE, Log, read_run
+from rl_training.reporting.timing import Timing
+from rl_training.runtime.evaluation import play
+from rl_training.runtime.workflows import load_agent, made_for, make_trainer, revisions
+from rl_training.settings.config import Config
+from rl_training.settings.loading import load_config
+from rl_training.state import checkpoints, files
+from rl_training.state.run_directory import RunDirectory, changed_keys
+from rl_training.state.seeding import fold
+from rl_training.tools.digests import code_digest
+from rl_training.tools.experiments import Experiment, SeedRun, SeedsDisplay, parse_seeds, seeded, train_seeds
+from rl_training.tools.rows import Row
+
+FORMAT = 1
+MOST_POINTS = 50  # of a learning curve that is kept
+CODE = "code.json"  # in the experiment
+
+
+def reproduce(row: Row, *, jobs: int, results: Path, runs: Path, display: SeedsDisplay) -> Experiment:
+    """Train and score every seed of a row, and write its result; it is not written when a signal stopped the seeds."""
+    config = config_of(row)
+    if config.tasks:
+        raise UserError(f"{row.name}: a row has one task, and {row.config} has several")
+    noting: Any = Noting(display, code_digest(config.algo))
+    seeds = parse_seeds(row.seeds)
+    experiment = train_seeds(config, seeds, jobs=jobs, run_dir=runs / row.name, display=noting)
+    failed = [run for run in experiment.runs if run.status == "failed"]
+    if failed:
+        raise RunError(f"{row.name}: seed {failed[0].seed} failed: {failed[0].problem}")
+    if experiment.interrupted is None:
+        outcomes = [_outcome(row, experiment, run) for run in experiment.runs]
+        write_result(results / f"{row.name}.json", result_of(row, config, experiment, outcomes))
+    return experiment
+
+
+class Noting:
+    """A display that notes, before anything is trained, with which code: an update may come between two commands."""
+
+    def __init__(self, display: SeedsDisplay, digest: str) -> None:
+        self.display, self.digest = display, digest
+
+    def start(self, experiment: Experiment) -> None:
+        before = _noted(experiment.path / CODE)
+        if self.digest not in before and any(run.status != "done" for run in experiment.runs):
+            files.replace_file(experiment.path / CODE, json.dumps([*before, self.digest]).encode())
+        self.display.start(experiment)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.display, name)
+
+
+def _noted(path: Path) -> list[str]:
+    try:
+        return list(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return []
+
+
+def config_of(row: Row) -> Config:
+    config: Config = load_config(row.config, row.overrides)
+    return config
+
+
+def result_of(
+    row: Row, config: Config, experiment: Experiment, outcomes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """All that is kept of a row."""
+    settings = settings_of(config)
+    manifest = RunDirectory(experiment.runs[0].path).read_manifest()
+    return {
+        "format": FORMAT,
+        "row": row.name,
+        "settings": settings,
+        "config_sha256": digest(settings),
+        "code_sha256": _noted(experiment.path / CODE),
+        "revisions": revisions(config),
+        "vectorization": experiment.config.vectorization,
+        "paths": manifest.get("paths"),
+        "versions": manifest["versions"],
+        "cpu": manifest["cpu"],
+        "evaluation": row.evaluation.model_dump(),
+        "seeds": outcomes,
+        "cost": {str(run.seed): cost_of(run.path) for run in experiment.runs},
+    }
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """A row's config as JSON, without the seed, which each run has its own of."""
+    values = json.loads(json.dumps(config.model_dump(mode="json")))
+    del values["seed"]
+    return dict(values)
+
+
+def digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _outcome(row: Row, experiment: Experiment, run: SeedRun) -> dict[str, Any]:
+    """The score of a seed, once for each set of weights and each way to score them."""
+    weights = weights_of(row, run.path)
+    asked = {"evaluation": row.evaluation.model_dump(), "weights_sha256": file_digest(weights)}
+    kept = experiment.path / f"s{run.seed}.json"
+    try:
+        said = json.loads(kept.read_bytes())
+        if said["asked"] == asked:
+            return dict(said["outcome"])
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        pass  # it was never scored, or otherwise
+    outcome = _score(row, experiment.config, run, weights.parent) | {
+        "weights_sha256": asked["weights_sha256"]
+    }
+    files.replace_file(kept, json.dumps({"asked": asked, "outcome": outcome}).encode())
+    return outcome
+
+
+def weights_of(row: Row, path: Path) -> Path:
+    """The weights that are scored."""
+    run = RunDirectory.open(path)
+    if row.evaluation.checkpoint == "best":
+        return run.best / checkpoints.WEIGHTS
+    newest = checkpoints.newest_good_checkpoint(run.checkpoints, only="policy")
+    if newest is None:
+        raise CheckpointError(f"{path} has no checkpoint yet")
+    return newest[0] / checkpoints.WEIGHTS
+
+
+def file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _score(row: Row, config: Config, run: SeedRun, checkpoint: Path) -> dict[str, Any]:
+    """Play the row's episodes with the policy as it was before its first update, and as it is now."""
+    torch.set_num_threads(1)
+    how: dict[str, Any] = {
+        "episodes": row.evaluation.episodes,
+        "seed": fold(run.seed, "reproduce"),
+        "sample": row.evaluation.actions == "sampled",
+    }
+    # The config is the one that the user has asked for, so that what it names may be imported.
+    trained, agent, saved = load_agent(checkpoint, "last", trust=True)
+    returns = [returned for returned, _ in play(agent, trained, **how, made_for=made_for(saved))]
+    fresh = make_trainer(seeded(config, run.seed))
+    untrained = [returned for returned, _ in play(fresh.agent, fresh.config, **how)]
+    fresh.close()
+    return {
+        "seed": run.seed,
+        "steps": checkpoints.checkpoint_step(checkpoint),
+        "untrained": _rounded(float(np.mean(untrained))),
+        "score": _rounded(float(np.mean(returns))),
+        "returns": [_rounded(returned) for returned in returns],
+        "curve": _curve(run.path),
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _curve(path: Path) -> list[list[float]]:
+    """Evaluations during training as [step, mean return], thinned evenly; the last one is kept."""
+    curve = read_run(path, only={SCORE}).curve(SCORE)
+    kept = np.unique(np.linspace(0, len(curve.steps) - 1, MOST_POINTS).round().astype(int))
+    return [[int(curve.steps[index]), _rounded(float(curve.values[index]))] for index in kept]
+
+
+def cost_of(path: Path) -> dict[str, Any]:
+    """What training a seed took; of a process that was killed, all up to its last log line."""
+    timing = Timing(Log(path / "timing.jsonl"))
+    return {
+        "cpu_seconds": None if timing.cpu_seconds is None else round(timing.cpu_seconds, 1),
+        "peak_memory_mb": timing.peak_memory_mb,
+        "processes": timing.processes,
+    }
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """One line for each entry and each seed, so that a difference can be read."""
+    entries = []
+    for name, value in result.items():
+        text = json.dumps(value)
+        if name == "seeds":
+            text = "[\n" + ",\n".join(json.dumps(each) for each in value) + "\n]"
+        entries.append(f"{json.dumps(name)}: {text}")
+    files.make_directory(path.parent)
+    files.replace_file(path, ("{\n" + ",\n".join(entries) + "\n}\n").encode())
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """The result at `path`; None where there is none."""
+    try:
+        result = json.loads(path.read_bytes())
+        if result["format"] > FORMAT:
+            raise RunError(f"{path}: was written by a newer version; update rl-training")
+        return dict(result)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({one_line(error)})") from error
+
+
+def stale(row: Row, result: Mapping[str, Any]) -> list[str]:
+    """Why a result may no longer be what its row gives: what has changed since, in words."""
+    config = config_of(row)
+    defaults = {name: field.default for name, field in type(config).model_fields.items()}
+    there = {**{name: value for name, value in defaults.items() if name != "seed"}, **result["settings"]}
+    here = settings_of(config)
+    changed = changed_keys(here, {name: value for name, value in there.items() if name in here})
+    reasons = [f"config: {', '.join(changed)}"] if changed else []
+    if result["evaluation"] != row.evaluation.model_dump():
+        reasons.append("evaluation")
+    if [outcome["seed"] for outcome in result["seeds"]] != parse_seeds(row.seeds):
+        reasons.append("seeds")
+    if result["revisions"] != revisions(config):
+        reasons.append("revision of the results")
+    if result["code_sha256"] != [code_digest(config.algo)]:
+        reasons.append("code")
+    return reasons

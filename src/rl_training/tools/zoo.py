@@ -1,0 +1,72 @@
+"""The zoo: for each row the policy of its median seed, small enough to ship, with a card that says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import UserError
+from rl_training.reporting.results import Measured, figure, published, thousands, untrained
+from rl_training.state import checkpoints, files
+from rl_training.tools.reproducing import weights_of
+from rl_training.tools.rows import Row
+
+CARD = "card.md"
+LARGEST = 500_000  # bytes of a policy
+LARGEST_ZOO = 5_000_000
+
+
+def median_seed(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The seed whose score is in the middle; of an even number the lower one."""
+    ranked = sorted(result["seeds"], key=lambda seed: (seed["score"], seed["seed"]))
+    chosen: Mapping[str, Any] = ranked[(len(ranked) - 1) // 2]
+    return chosen
+
+
+def ship(row: Row, result: Mapping[str, Any], runs: Path, zoo: Path) -> Path:
+    """Write the median seed's policy and its card to `zoo/<row>`; refused where it is too large."""
+    seed = median_seed(result)
+    source = weights_of(row, runs / row.name / f"s{seed['seed']}").parent
+    tree = checkpoints.load_checkpoint(source, only="policy")
+    target = checkpoints.save_policy(zoo / row.name, checkpoints.checkpoint_step(source), tree)
+    size = sum(path.stat().st_size for path in target.iterdir())
+    if size > LARGEST:
+        files.remove_directory(target)
+        raise UserError(
+            f"{row.name}: its policy has {thousands(size)} bytes, the zoo takes {thousands(LARGEST)}"
+        )
+    files.replace_file(target / CARD, card(Measured(row, result)).encode())
+    return target
+
+
+def card(measured: Measured) -> str:
+    """What a user should know of a policy: the row, its score, the config and the versions that made it."""
+    row, result = measured.row, measured.result
+    assert result is not None
+    seed = median_seed(result)
+    value, low, high = (figure(float(part)) for part in measured.iqm)
+    how = result["evaluation"]
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items() if version)
+    lines = [
+        f"# zoo:{row.name}",
+        "",
+        f"`{result['settings']['algo']}` on `{result['settings']['env_id']}`, the policy of the median seed of the row "
+        f"`{row.name}`.",
+        "",
+        f"- Score of this policy: {figure(seed['score'])}, the mean return of {how['episodes']} {how['actions']} "
+        f"episodes; untrained {figure(seed['untrained'])}",
+        f"- Seed {seed['seed']}, {thousands(seed['steps'])} environment steps, {how['checkpoint']} checkpoint",
+        f"- All {len(measured.seeds)} seeds of the row: IQM {value}, 95 % interval {low} to {high}; untrained "
+        f"{figure(untrained(measured))}",
+        *(f"- Published: {published(each)}" for each in row.references),
+        f"- Config: `{row.config}`" + "".join(f" `{override}`" for override in row.overrides),
+        f"- Made with {versions}",
+        f"- SHA-256 of {checkpoints.WEIGHTS}: `{seed['weights_sha256']}`",
+        "",
+        f"    rl-training play zoo:{row.name}",
+        f"    rl-training evaluate zoo:{row.name} --episodes {how['episodes']}",
+        f"    rl-training reproduce {row.name}",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,186 @@
+"""Pages are held to `results/`: generated blocks, pictures, cards and the zoo say what the kept data says."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_training import evaluate_checkpoint, load_config, load_policy, resume
+from rl_training.commands.list import list_configs
+from rl_training.errors import ConfigError
+from rl_training.registry import policy_path, shipped_config_path, shipped_configs, zoo_policies
+from rl_training.reporting.results import BLOCK, Measured, rewritten, standing, stray_scores, verdict
+from rl_training.reporting.statistics import Interval
+from rl_training.state import checkpoints
+from rl_training.tools.experiments import parse_seeds
+from rl_training.tools.forking import fork
+from rl_training.tools.reproducing import digest
+from rl_training.tools.rows import Reference, read_row
+from rl_training.tools.zoo import LARGEST, LARGEST_ZOO, card, median_seed
+
+ROOT = Path(__file__).parents[2]
+
+
+def maker() -> Any:
+    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MAKER = maker()
+ROWS: dict[str, Measured] = MAKER.measured()
+DONE = {name: measured for name, measured in ROWS.items() if measured.result is not None}
+PAGES: list[Path] = MAKER.PAGES
+CONFIGS = shipped_configs()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_generated_blocks_are_as_the_results_have_them(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert text == rewritten(text, MAKER.blocks()), "run `make results`"
+    assert stray_scores(text, CONFIGS) == [], "scores stand in generated blocks only"
+    assert text.count("<!-- results:") == text.count("<!-- /results -->") == len(BLOCK.findall(text))
+
+
+def test_every_kept_table_stands_on_one_page() -> None:
+    blocks = [name for page in PAGES for name, _ in BLOCK.findall(page.read_text("utf-8"))]
+    assert sorted(blocks) == sorted(MAKER.blocks())
+
+
+def test_a_planted_score_is_found() -> None:
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    blocks = MAKER.blocks()
+    name, body = next(
+        (name, body) for name, body in BLOCK.findall(page) if re.search(r"\*\*500\.0\*\*", body)
+    )
+    forged = page.replace(body, body.replace("**500.0**", "**500.1**"))
+    assert forged != rewritten(forged, blocks) == page, name
+    for planted in (
+        "| config | trained |\n|---|---|\n| mine | 499 |\n",
+        "| row | IQM |\n|---|---|\n| mine | 499 (480 to 500) |\n",
+        "| preset | it ends at |\n|---|---|\n| `ppo/cartpole` | 499.0 |\n",
+        "| seed | CartPole-v1 |\n|---|---|\n| 1 | 499.0 |\n",
+    ):
+        assert stray_scores(f"{page}\n{planted}", CONFIGS), planted
+    assert not stray_scores("| config | steps per second |\n|---|---|\n| `ppo/cartpole` | 9000 |\n", CONFIGS)
+
+
+def test_pictures_are_of_these_results() -> None:
+    families = MAKER.by_family(DONE)
+    pictures = {path.name for path in (ROOT / "docs" / "images").glob("results_*")}
+    assert pictures == {MAKER.picture_of(family).name for family in families}
+    for family, members in families.items():
+        assert MAKER.drawn_digest(MAKER.picture_of(family)) == MAKER.data_digest(members), (
+            "run `make results`"
+        )
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_has_a_result_or_says_why_not(name: str) -> None:
+    row, result = ROWS[name].row, ROWS[name].result
+    assert (result is None) == bool(row.not_run)
+    assert not set(parse_seeds(row.seeds)) & set(range(1, 6)), "settings are chosen on seeds 1 to 5"
+    if result is None:
+        return
+    config = load_config(row.config, row.overrides)
+    assert (config.algo, config.env_id) == (result["settings"]["algo"], result["settings"]["env_id"])
+    assert [seed["seed"] for seed in result["seeds"]] == parse_seeds(row.seeds), "all seeds are reported"
+    assert result["config_sha256"] == digest(result["settings"])
+    assert result["cost"].keys() == {str(seed["seed"]) for seed in result["seeds"]}
+    for seed in result["seeds"]:
+        assert len(seed["returns"]) == result["evaluation"]["episodes"]
+        assert seed["score"] == pytest.approx(np.mean(seed["returns"]), rel=1e-4)
+        assert seed["steps"] >= result["settings"]["total_timesteps"]
+
+
+def test_presets_say_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    measured = {each.row.config for each in DONE.values()}
+    tables = MAKER.earlier().values()
+    earlier = {name for each in tables for row in each["rows"] for name in re.findall(r"^`([\w/]+)`", row[0])}
+    list_configs()
+    listed = capsys.readouterr().out
+    for name in CONFIGS:
+        first = shipped_config_path(name).read_text("utf-8").partition("\n")[0]
+        expected = "" if name in measured else "earlier figures only" if name in earlier else "not measured"
+        found = re.match(r"# (?:\((not measured|earlier figures only)\) )?", first)
+        assert found is not None and (found[1] or "") == expected, name
+        shown = next(line for line in listed.splitlines() if line.split()[:1] == [name])
+        assert expected in shown
+
+
+def test_the_zoo_has_the_median_policy_of_each_row_and_is_small() -> None:
+    assert zoo_policies() == sorted(DONE)
+    sizes = {name: sum(path.stat().st_size for path in policy_path(f"zoo:{name}").iterdir()) for name in DONE}
+    assert max(sizes.values()) <= LARGEST and sum(sizes.values()) <= LARGEST_ZOO
+    for name, measured in DONE.items():
+        assert measured.result is not None
+        folder = policy_path(f"zoo:{name}")
+        seed = median_seed(measured.result)
+        weights = hashlib.sha256((folder / checkpoints.WEIGHTS).read_bytes()).hexdigest()
+        assert weights == seed["weights_sha256"]
+        files = {path.name for path in folder.iterdir()}
+        assert files == {"card.md", "state.json", "state.safetensors", checkpoints.WEIGHTS}
+        assert (folder / "card.md").read_text("utf-8") == card(measured), "run `make results`"
+        policy = load_policy(f"zoo:{name}")  # without trust: nothing is imported
+        obs = policy.observation_space.sample()
+        assert policy.action_space.contains(policy.act(obs)), name
+
+
+def test_a_policy_of_the_zoo_scores_what_its_card_says() -> None:
+    measured = DONE["ppo/cartpole"]
+    assert measured.result is not None
+    scores = evaluate_checkpoint("zoo:ppo/cartpole", episodes=20, seed=5)
+    assert scores["mean_return"] >= 0.95 * median_seed(measured.result)["score"]
+    with pytest.raises(ConfigError, match="did you mean ppo/cartpole"):
+        load_policy("zoo:ppo/cartpol")
+    with pytest.raises(ConfigError, match="the zoo has no such policy"):
+        policy_path("zoo:../configs")
+
+
+def test_a_fork_of_the_zoo_begins_with_its_weights_and_can_be_resumed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = ["total_timesteps=512", "learning_rate=0", "learning_rate_schedule=null", "eval_episodes=2"]
+    result = fork("zoo:ppo/cartpole", settings, run_dir=run)
+    weights = policy_path("zoo:ppo/cartpole") / checkpoints.WEIGHTS
+    assert (run / "checkpoints/step-000000000000" / checkpoints.WEIGHTS).read_bytes() == weights.read_bytes()
+    assert (
+        result.checkpoint_path / checkpoints.WEIGHTS
+    ).read_bytes() == weights.read_bytes()  # nothing was learned
+    assert json.loads((run / "manifest.json").read_text())["lineage"][0]["parent"] == "zoo:ppo/cartpole"
+    metrics = (run / "metrics.jsonl").read_bytes()
+    for path in (run / "checkpoints").glob("step-*512"):
+        path.rename(tmp_path / "away")  # as if it had been killed before its end
+    resume(run)
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+    with pytest.raises(ConfigError, match="hidden_sizes: the state of cartpole does not fit"):
+        fork("zoo:ppo/cartpole", ["hidden_sizes=[8]"], run_dir=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_verdict_is_read_off_the_interval() -> None:
+    interval = Interval(*map(np.float64, (10.0, 8.0, 12.0)))
+    assert [standing(interval, score) for score in (7, 8, 9, 12, 13)] == [
+        "reached",
+        "reached",
+        "level",
+        "level",
+        "below",
+    ]
+    row = read_row("ppo/cartpole").model_copy(
+        update={"references": (Reference(score=5, source="them", scores=(1.0, 2.0)),)}
+    )
+    seeds = [{"seed": seed, "score": 3.0, "untrained": 0.0} for seed in (11, 12)]
+    peer = {"library": "peers 1.0", "seeds": [{"score": 3.0}, {"score": 4.0}]}
+    lines = verdict(Measured(row, {"seeds": seeds}, peer))
+    assert lines[1] == "reference    5 (them): below"
+    assert "at least as good 1.00" in lines[2]
+    assert "peers 1.0: IQM 3.50" in lines[3] and "at least as good 0.25" in lines[4]

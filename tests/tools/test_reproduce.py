@@ -1,0 +1,191 @@
+"""`reproduce`: rows are read and refused, a killed row ends with the same result, and staleness is noticed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import Command
+
+from rl_training import registry
+from rl_training.cli import app
+from rl_training.errors import ConfigError, RunError, UserError
+from rl_training.state.run_directory import RunDirectory
+from rl_training.tools import digests, reproducing
+from rl_training.tools.rows import parse_row, read_row, row_names
+
+SMALL = """
+family: Classic control
+config: ppo/cartpole
+overrides: ["total_timesteps=12_000", "checkpoint_interval=1_000", "eval_interval=2_000", "eval_episodes=2"]
+seeds: "11-12"
+chosen: "nowhere: a row of a test"
+evaluation: {episodes: 5}
+references:
+  - {score: 40, steps: 12_000, source: "somewhere", scores: [20, 60]}
+  - {score: 1000, source: "elsewhere", goal: false}
+"""
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "rows" / "ppo"
+    folder.mkdir(parents=True)
+    (folder / "small.yaml").write_text(SMALL)
+    monkeypatch.setattr("rl_training.tools.rows.rows_folder", lambda: folder.parent)
+    monkeypatch.chdir(tmp_path)
+    return folder / "small.yaml"
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        app(["reproduce", *arguments], prog_name="rl-training")
+    return int(ended.value.code or 0)
+
+
+def without_cost(path: Path) -> dict[str, Any]:
+    result = json.loads(path.read_text())
+    assert result.pop("cost").keys() == {"11", "12"}
+    return dict(result)
+
+
+def test_a_row_that_is_killed_and_continued_has_the_same_result(
+    rows: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The seeds stand still until they are killed, so that none can have ended before."""
+    held = tmp_path / "held"
+    env = f'"env_id=fault_envs:fault/Held-v0", "env_kwargs={{held: {held}, at: 700}}", "num_envs=2"'
+    rows.write_text(SMALL.replace('"total_timesteps=12_000"', f'"total_timesteps=4_000", {env}'))
+    for step in (1000, 1400):
+        held.touch()
+        killed_in_training(step)
+        held.unlink()
+    assert run("ppo/small", "--runs", "runs", "-q", "--jobs", "2") == 0
+    said = capfd.readouterr().out
+    assert "IQM" in said and "reference    40.0 at 12 000 steps (somewhere)" in said
+    assert "probability of being at least as good" in said and "(elsewhere): not comparable" in said
+    assert run("ppo/small", "--runs", "whole", "--results", "whole_results", "-q") == 0
+    assert without_cost(Path("results/ppo/small.json")) == without_cost(Path("whole_results/ppo/small.json"))
+    cost = json.loads(Path("results/ppo/small.json").read_text())["cost"]
+    assert cost["11"]["processes"] > 1  # of which those that were killed count as well
+    assert all(each["cpu_seconds"] > 0 and each["peak_memory_mb"] > 50 for each in cost.values())
+
+
+def killed_in_training(step: int) -> None:
+    """Start the row, and kill it with SIGKILL once its first seed has come to this step."""
+    folder = Path("runs/ppo/small/s11")
+    command = Command("reproduce", "ppo/small", "--runs", "runs", "-q", own_session=True)
+    while not any(int(path.name[5:]) >= step for path in folder.glob("checkpoints/step-*")):
+        assert command.running(), command.communicate()
+        time.sleep(0.01)
+    command.send_signal(signal.SIGKILL)
+    command.communicate()
+    while is_locked(folder):  # its seeds end with it
+        time.sleep(0.01)
+    assert not Path("results/ppo/small.json").exists()
+
+
+def is_locked(run_dir: Path) -> bool:
+    try:
+        RunDirectory(run_dir).lock().release()
+    except RunError:
+        return True
+    return False
+
+
+def test_the_result_says_how_it_was_made_and_scores_are_kept(rows: Path) -> None:
+    assert run("ppo/small", "-q", "--zoo", "zoo") == 0
+    result = json.loads(Path("results/ppo/small.json").read_text())
+    assert [seed["seed"] for seed in result["seeds"]] == [11, 12]
+    for seed in result["seeds"]:
+        assert len(seed["returns"]) == 5
+        assert seed["score"] == pytest.approx(sum(seed["returns"]) / 5, rel=1e-5)
+        assert seed["curve"][-1][0] == seed["steps"] == 12_032 and len(seed["curve"]) <= 50
+    assert result["versions"]["torch"] and result["versions"]["gymnasium"]
+    assert result["settings"]["total_timesteps"] == 12_000 and "seed" not in result["settings"]
+    assert result["config_sha256"] == reproducing.digest(result["settings"])
+    kept = json.loads(Path("runs/reproduce/ppo/small/s11.json").read_text())
+    kept["outcome"]["score"] = -1.0  # a seed is not scored twice, unless it is asked otherwise
+    Path("runs/reproduce/ppo/small/s11.json").write_text(json.dumps(kept))
+    assert run("ppo/small", "-q") == 0
+    assert json.loads(Path("results/ppo/small.json").read_text())["seeds"][0]["score"] == -1.0
+    rows.write_text(SMALL.replace("episodes: 5", "episodes: 6"))
+    assert run("ppo/small", "-q") == 0
+    assert len(json.loads(Path("results/ppo/small.json").read_text())["seeds"][0]["returns"]) == 6
+    assert (Path("zoo/ppo/small") / "card.md").read_text().startswith("# zoo:ppo/small\n")
+
+
+def test_stale_results_are_listed_with_what_has_changed(
+    rows: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = read_row("ppo/small")
+    config = reproducing.config_of(row)
+    result = {
+        "format": 1,
+        "settings": reproducing.settings_of(config),
+        "evaluation": row.evaluation.model_dump(),
+        "seeds": [{"seed": 11}, {"seed": 12}],
+        "revisions": reproducing.revisions(config),
+        "code_sha256": [digests.code_digest("ppo")],
+    }
+    reproducing.write_result(Path("results/ppo/small.json"), result)
+    assert run("--stale") == 0 and capsys.readouterr().out == ""
+    rows.write_text(
+        SMALL.replace("episodes: 5", "episodes: 6").replace("12_000", "13_000").replace("11-12", "11")
+    )
+    monkeypatch.setattr(reproducing, "code_digest", lambda algo: "another")
+    assert run("--stale", "ppo/small") == 0
+    expected = "ppo/small: changed since: config: total_timesteps; evaluation; seeds; code\n"
+    assert capsys.readouterr().out == expected
+    del result["settings"]["layer_norm"]  # a field that the version of that time did not have
+    assert reproducing.stale(row, result) == ["code"]
+
+
+def test_the_code_digest_is_of_what_runs_and_of_what_an_algorithm_reaches() -> None:
+    source = '"""Words."""\nx = "# 1"  # why\n\n\ndef f():\n    """More words."""\n    return x\n'
+    assert digests.code_of(source) == 'x = "# 1"\ndef f():\n    return x'
+    reached = {path.name for path in digests._reached(("rl_training.runtime.ppo_trainer", *digests.COMMON))}
+    assert {"ppo.py", "returns.py", "engine.py", "environments.py", "layers.py", "seeding.py"} <= reached
+    assert not {"dqn_trainer.py", "report.py", "cli.py"} & reached
+    assert digests.code_digest("ppo") != digests.code_digest("dqn")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("family: x", "config: Field required"),
+        (SMALL + "sedes: 1\n", "sedes: Extra inputs are not permitted"),
+        (SMALL.replace("episodes: 5", "actions: random"), "evaluation.actions: Input should be"),
+        ("- a list", "a row is a mapping"),
+    ],
+)
+def test_wrong_rows_are_refused_in_one_line(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "row.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"row\.yaml: ") as refused:
+        parse_row("ppo/row", tmp_path / "row.yaml")
+    assert told in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_unknown_rows_and_damaged_results_are_refused(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("ppo/smal") == 2
+    assert "no such row; did you mean ppo/small?" in capsys.readouterr().err
+    assert run() == 2 and "name a row" in capsys.readouterr().err
+    Path("damaged.json").write_text("{")
+    with pytest.raises(RunError, match="damaged"):
+        reproducing.read_result(Path("damaged.json"))
+    rows.write_text(SMALL.replace("ppo/cartpole", "scalezero/classic").replace("overrides", "# overrides"))
+    with pytest.raises(UserError, match="a row has one task"):
+        reproducing.reproduce(read_row("ppo/small"), jobs=1, results=Path(), runs=Path(), display=object())  # type: ignore[arg-type]
+
+
+def test_the_rows_that_are_shipped_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--list") == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == row_names() and "ppo/cartpole" in listed
+    for name in row_names():
+        row = read_row(name)
+        assert row.not_run or row.config in registry.shipped_configs(), name
