@@ -53,7 +53,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def compiled(function: Callable[..., Any]) -> Any:
         if cache().folder is not None:
             try:
-                return _stamped(numba.njit(cache=True, **options)(function))
+                return _stamped(numba.njit(cache=True, no_cfunc_wrapper=True, **options)(function))
             except RuntimeError as error:
                 if "no locator" not in str(error):
                     raise

@@ -9,17 +9,24 @@ import pytest
 import torch
 
 from rl_training import load_config
+from rl_training.algorithms.distributions import Bernoulli, Categorical, MultiCategorical
+from rl_training.compiling import address
 from rl_training.envs.compiled import CompiledEnvironments
 from rl_training.envs.making import make_environments
+from rl_training.kernels.families import DRAW, draw_choices, draw_coins, drawing, family_table
 from rl_training.policies.in_lanes import WholeRollouts
 from rl_training.registry import trainer_class
 from rl_training.state.seeding import seed_everything
+from rl_training.trees import tree_leaves, tree_map
+
+DRAWS = {Categorical: draw_choices, MultiCategorical: draw_choices, Bernoulli: draw_coins}
 
 STEPS = 60
 CASES: dict[str, dict[str, Any]] = {
     "choices": dict(env_id="CartPole-v1", max_episode_steps=25),
     "normals, normalised": dict(env_id="Pendulum-v1", max_episode_steps=25, normalize_observations=True),
     "one-hot, one trunk": dict(env_id="FrozenLake-v1", shared_trunk=True, activation="relu"),
+    "masked choices": dict(env_id="Taxi-v4", max_episode_steps=25),
     "more lanes than a block": dict(env_id="CartPole-v1", num_envs=150, max_episode_steps=25),
 }
 
@@ -40,7 +47,11 @@ def trainer_of(algo: str = "ppo", **changes: Any) -> Any:
 def rollout_of(trainer: Any, steps: int = STEPS) -> Any:
     columns = trainer.collector.whole(steps)
     assert columns is not None
-    return {name: column.copy() for name, column in columns.items()}
+    return {name: tree_map(np.copy, column) for name, column in columns.items()}
+
+
+def seen(obs: Any) -> list[bytes]:
+    return [part.tobytes() for _, part in tree_leaves(obs, "obs")]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -50,7 +61,7 @@ def test_its_columns_are_what_the_python_loop_gives_for_its_actions(case: str) -
     again = make_environments(trainer.config, trainer.config.num_envs, trainer.config.seed, "train")
     assert isinstance(again, CompiledEnvironments)
     for t in range(STEPS):
-        assert rolled["obs"][t].tobytes() == again.obs.tobytes()
+        assert seen(tree_map(lambda column, t=t: column[t], rolled["obs"])) == seen(again.obs)
         value = agent.value(again.obs, ())
         assert np.allclose(rolled["value"][t], value, rtol=1e-4, atol=1e-5)
         with torch.no_grad():
@@ -64,7 +75,7 @@ def test_its_columns_are_what_the_python_loop_gives_for_its_actions(case: str) -
         led_to = np.where(step.truncated, agent.value(step.next_obs, ()), agent.value(again.obs, ()))
         assert np.allclose(rolled["next_value"][t], led_to, rtol=1e-4, atol=1e-5)
     environments = trainer.collector.environments
-    assert environments.obs.tobytes() == again.obs.tobytes()
+    assert seen(environments.obs) == seen(again.obs)
     assert environments.take_finished() == again.take_finished() != []
     for mine, other in zip(environments.state, again.state, strict=True):
         assert mine.tobytes() == other.tobytes()
@@ -92,6 +103,32 @@ def test_normals_are_drawn_with_their_mean_and_deviation() -> None:
     assert abs(noise.mean()) < 4 / np.sqrt(4000)
     assert abs(noise.std() - 1) < 4 / np.sqrt(8000)
     assert abs((np.abs(noise) < 0.6745).mean() - 0.5) < 4 * 0.5 / np.sqrt(4000)
+
+
+@pytest.mark.parametrize("family", [MultiCategorical((2, 4, 3)), Bernoulli(3), Categorical(4)])
+def test_actions_of_every_family_are_drawn_by_their_probabilities(family: Any) -> None:
+    torch.manual_seed(1)
+    parameters, rows = torch.randn(1, family.num_parameters), 4000
+    outputs = np.concatenate([np.repeat(parameters.numpy(), rows, 0), np.zeros((rows, 1), np.float32)], 1)
+    table, log_probs = family_table(family), np.zeros(rows, np.float32)
+    actions, chance = np.zeros((rows, 3), np.float32), np.array([5, 0], np.uint64)
+    for (_, first, size, at, *_), where in zip(table.tolist(), drawing(table), strict=True):
+        assert where == address(DRAWS[type(family)], DRAW)
+        DRAWS[type(family)](first, size, at, outputs, actions, log_probs, chance)
+    drawn = torch.from_numpy(actions).long()
+    drawn = drawn[:, 0] if isinstance(family, Categorical) else drawn
+    expected = family.log_prob(parameters.expand(rows, -1), drawn)
+    np.testing.assert_allclose(log_probs, expected.numpy(), rtol=1e-4, atol=1e-5)
+    # E[log π] is the negative entropy.
+    entropy = float(family.log_prob_and_entropy(parameters, drawn[:1])[1])
+    assert abs(log_probs.mean() + entropy) < 4 * log_probs.std() / np.sqrt(rows)
+
+
+def test_an_action_that_a_mask_forbids_is_never_drawn() -> None:
+    trainer = trainer_of(env_id="Taxi-v4", num_envs=50)
+    rolled = rollout_of(trainer)
+    allowed = np.take_along_axis(rolled["obs"]["action_mask"], rolled["action"][..., None], -1)
+    assert allowed.all() and not rolled["obs"]["action_mask"].all()
 
 
 def test_a_rollout_is_a_function_of_the_seed() -> None:
@@ -131,7 +168,7 @@ def test_a_hook_sends_acting_through_the_modules() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [dict(vectorization="sync"), dict(precision="bf16"), dict(algo="recurrent_ppo"), dict(env_id="Taxi-v4")],
+    [dict(vectorization="sync"), dict(precision="bf16"), dict(algo="recurrent_ppo")],
 )
 def test_all_else_goes_through_the_python_loop(changes: dict[str, Any]) -> None:
     settings = dict(

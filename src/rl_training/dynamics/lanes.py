@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numba import types
 
-from rl_training.compiling import njit
+from rl_training.compiling import address, call_at, njit
 from rl_training.dynamics.chance import COUNTER, KEY, episode_key
 from rl_training.dynamics.interface import Dynamics, call_observe, call_reset, call_step
 
@@ -14,7 +15,7 @@ from rl_training.dynamics.interface import Dynamics, call_observe, call_reset, c
 class LaneState(NamedTuple):
     """All there is to know of B lanes, and the addresses of what moves them."""
 
-    functions: np.ndarray  # [3], of `reset`, `step` and `observe`
+    functions: np.ndarray  # [4], of `reset`, `step`, `observe` and `advance`
     stream: np.ndarray  # [1], the key that all chance comes from
     limit: np.ndarray  # [1], steps after which an episode is cut
     states: np.ndarray  # [B, S]
@@ -36,12 +37,34 @@ class Led(NamedTuple):
 
 
 NEVER = np.iinfo(np.int64).max
+FLOATS, NUMBERS, FLAGS, INTEGERS = (
+    types.float32[:, ::1],
+    types.float64[:, ::1],
+    types.boolean[::1],
+    types.int64[::1],
+)
+LANES = types.NamedTuple(
+    (
+        INTEGERS,
+        types.uint64[::1],
+        INTEGERS,
+        NUMBERS,
+        types.uint64[:, ::1],
+        INTEGERS,
+        types.float64[::1],
+        INTEGERS,
+    ),
+    LaneState,
+)
+LED = types.NamedTuple((FLOATS, FLOATS, types.float64[::1], FLAGS, FLAGS, NUMBERS), Led)
+ADVANCE = types.int64(LANES, NUMBERS, LED, types.int64)
+call_advance = call_at(ADVANCE)
 
 
 def lane_state(dynamics: Dynamics, count: int, stream: int, limit: int | None) -> LaneState:
     """Lanes that have begun nothing yet."""
     return LaneState(
-        functions=np.array(dynamics.addresses(), np.int64),
+        functions=np.array([*dynamics.addresses(), address(advance, ADVANCE)], np.int64),
         stream=np.array([stream], np.uint64),
         limit=np.array([NEVER if limit is None else limit], np.int64),
         states=np.zeros((count, len(dynamics.lowest))),
@@ -107,5 +130,7 @@ def advance(lanes, actions, led, count):  # type: ignore[no-untyped-def]
             lanes.episode[lane] += 1
             begin(lanes, lane, led.obs[lane])
         else:
-            led.obs[lane] = led.next_obs[lane]
+            # Number by number: assigning rows takes numba seconds to compile, for the sake of an error message.
+            for j in range(led.obs.shape[1]):
+                led.obs[lane, j] = led.next_obs[lane, j]
     return count

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import types
 
 from rl_training.algorithms.distributions import (
     Bernoulli,
@@ -18,11 +19,18 @@ from rl_training.algorithms.distributions import (
     MultiCategorical,
 )
 from rl_training.algorithms.masking import BLOCKED
-from rl_training.compiling import njit
+from rl_training.compiling import address, call_at, njit
+from rl_training.dynamics.chance import normal, uniform
 
 FAMILIES = (Categorical, MultiCategorical, Bernoulli, DiagonalGaussian)
-KIND, FIRST, SIZE, ACTION = range(4)  # of a row: what it is, its first output, how many, and its first action
+# Of a row: what it is, its first output, how many, its first action, and where its functions lie.
+KIND, FIRST, SIZE, ACTION, EVALUATE, DIFFERENTIATE = range(6)
 CHOICE, COINS, NORMALS = range(3)
+PLACES, ROWS, INDICES = (types.int64,) * 3, types.float32[:, ::1], types.int64[::1]
+EVALUATION = types.void(*PLACES, ROWS, ROWS, INDICES, ROWS)
+SLOPES = types.void(*PLACES, ROWS, ROWS, INDICES, ROWS, ROWS)
+DRAW = types.void(*PLACES, ROWS, ROWS, types.float32[::1], types.uint64[::1])
+call_evaluation, call_slopes_of, call_draw = call_at(EVALUATION), call_at(SLOPES), call_at(DRAW)
 LOG_PROB, ENTROPY, VALUE = range(3)  # columns of what is known about a row
 HALF_LOG_2_PI = np.float32(0.5 * math.log(2 * math.pi))
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
@@ -31,7 +39,7 @@ UNMASKED = np.zeros((0, 0), np.bool_)
 
 
 def family_table(family: Family) -> np.ndarray:
-    """A family as rows [parts, 4]; its outputs begin at column 0."""
+    """A family as rows [parts, 6]; its outputs begin at column 0."""
     if isinstance(family, Categorical):
         rows = [(CHOICE, 0, family.num_choices, 0)]
     elif isinstance(family, MultiCategorical):
@@ -42,7 +50,20 @@ def family_table(family: Family) -> np.ndarray:
     else:
         assert isinstance(family, DiagonalGaussian)
         rows = [(NORMALS, 0, family.num_dimensions, 0)]
-    return np.array(rows, np.int64)
+    return np.array([(*row, *_addresses(row[KIND])) for row in rows], np.int64)
+
+
+def _addresses(kind: int) -> tuple[int, int]:
+    """Where the functions of one kind lie: the others need not be compiled."""
+    evaluate = (_choose, _flip, _measure)[kind]
+    slopes = (_choice_slopes, _coin_slopes, _normal_slopes)[kind]
+    return address(evaluate, EVALUATION), address(slopes, SLOPES)
+
+
+def drawing(family: np.ndarray) -> np.ndarray:
+    """Where the functions lie that draw actions, for each row of a family's table."""
+    draws = (draw_choices, draw_coins, draw_normals)
+    return np.array([address(draws[kind], DRAW) for kind in family[:, KIND]], np.int64)
 
 
 # Rows are looked up by numbers: views of them would be counted, which costs as much as the arithmetic.
@@ -57,14 +78,10 @@ def evaluate_actions(family, outputs, actions, masks, rows, known):  # type: ign
         known[i, LOG_PROB] = known[i, ENTROPY] = ZERO
         known[i, VALUE] = outputs[i, outputs.shape[1] - 1]
     for part in range(len(family)):
-        kind, first, size, at = family[part]
+        kind, first, size, at, where, _ = family[part]
         if kind == CHOICE:
             forbid(first, size, outputs, masks, rows)
-            _choose(first, size, at, outputs, actions, rows, known)
-        elif kind == COINS:
-            _flip(first, size, at, outputs, actions, rows, known)
-        else:
-            _measure(first, size, at, outputs, actions, rows, known)
+        call_evaluation(where, (first, size, at, outputs, actions, rows, known))
 
 
 @njit(nogil=True, error_model="numpy")
@@ -133,16 +150,11 @@ def action_slopes(family, outputs, actions, masks, rows, known, slopes):  # type
     for i in range(len(outputs)):
         slopes[i, outputs.shape[1] - 1] = known[i, VALUE]
     for part in range(len(family)):
-        kind, first, size, at = family[part]
-        if kind == CHOICE:
-            _choice_slopes(first, size, at, outputs, actions, rows, known, slopes)
-            for i in range(len(outputs) if len(masks) else 0):
-                for j in range(first, first + size):
-                    slopes[i, j] = slopes[i, j] if masks[rows[i], j] else ZERO
-        elif kind == COINS:
-            _coin_slopes(first, size, at, outputs, actions, rows, known, slopes)
-        else:
-            _normal_slopes(first, size, at, outputs, actions, rows, known, slopes)
+        kind, first, size, at, _, where = family[part]
+        call_slopes_of(where, (first, size, at, outputs, actions, rows, known, slopes))
+        for i in range(len(outputs) if kind == CHOICE and len(masks) else 0):
+            for j in range(first, first + size):
+                slopes[i, j] = slopes[i, j] if masks[rows[i], j] else ZERO
 
 
 @njit(nogil=True, error_model="numpy")
@@ -175,3 +187,46 @@ def _normal_slopes(first, size, at, outputs, actions, rows, known, slopes):  # t
             away = (actions[rows[i], at + k] - outputs[i, first + k]) * inverse
             slopes[i, first + k] = known[i, LOG_PROB] * away * inverse
             slopes[i, first + size + k] = known[i, LOG_PROB] * (away * away - ONE) + known[i, ENTROPY]
+
+
+@njit(nogil=True, error_model="numpy")
+def draw_choices(first, size, at, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+    """An index by its probability ∝ exp(logit), row by row, and its log-probability; one uniform number decides."""
+    for i in range(len(outputs)):
+        top, total = outputs[i, first], 0.0
+        for j in range(first + 1, first + size):
+            top = max(top, outputs[i, j])
+        for j in range(first, first + size):
+            total += math.exp(np.float64(outputs[i, j] - top))
+        left, chosen = uniform(chance) * total, first
+        # The last choice is taken where rounding leaves something over, unless its probability is 0.
+        for j in range(first, first + size):
+            power = math.exp(np.float64(outputs[i, j] - top))
+            if power > 0:
+                chosen = j
+            left -= power
+            if left < 0:
+                break
+        actions[i, at] = chosen - first
+        log_probs[i] += np.float64(outputs[i, chosen] - top) - math.log(total)
+
+
+@njit(nogil=True, error_model="numpy")
+def draw_coins(first, size, at, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+    """1 with probability σ(l), else 0, coin by coin."""
+    for i in range(len(outputs)):
+        for k in range(size):
+            logit = np.float64(outputs[i, first + k])
+            heads = uniform(chance) < 1.0 / (1.0 + math.exp(-logit))
+            actions[i, at + k] = heads
+            log_probs[i] += (logit if heads else 0.0) - max(logit, 0.0) - math.log1p(math.exp(-abs(logit)))
+
+
+@njit(nogil=True, error_model="numpy")
+def draw_normals(first, size, at, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+    """a = μ + σ ε from outputs (μ, log σ), and its log-density."""
+    for i in range(len(outputs)):
+        for k in range(size):
+            noise, log_std = normal(chance), np.float64(outputs[i, first + size + k])
+            actions[i, at + k] = outputs[i, first + k] + math.exp(log_std) * noise
+            log_probs[i] -= 0.5 * noise * noise + log_std + HALF_LOG_2_PI

@@ -13,7 +13,7 @@ import numpy as np
 
 from rl_training.compiling import njit
 from rl_training.dynamics.chance import normal, uniform
-from rl_training.dynamics.lanes import Led, advance
+from rl_training.dynamics.lanes import Led, call_advance
 from rl_training.kernels.layers import OUTPUTS
 from rl_training.kernels.rollouts import encode, outputs_of, scale
 
@@ -102,6 +102,7 @@ def gather_steps(lanes, acting, scaling, exploring, moments, chance, stepped):  
     inputs = np.empty((count, acting.table[-1, OUTPUTS]), np.float32)
     outputs = np.empty((count, acting.outputs), np.float32)
     taken, rows, finished = np.empty((count, numbers)), np.arange(count), 0
+    reward = np.empty(count)
     for t in range(steps):
         share = exploring.shares[t]
         if share < 1:
@@ -113,16 +114,18 @@ def gather_steps(lanes, acting, scaling, exploring, moments, chance, stepped):  
                 action[0] = choose_greedily(outputs[b, exploring.first :], share, chance)
             else:
                 draw_squashed(exploring, outputs[b], action, share, chance)
-            scale(scaling, action, taken[b])
+        scale(scaling, stepped.action[t], taken)
         led = Led(
             stepped.next_obs[t],
             stepped.obs[t + 1],
-            stepped.reward[t],
+            reward,
             stepped.terminated[t],
             stepped.truncated[t],
             stepped.finished,
         )
-        finished = advance(lanes, taken, led, finished)
+        finished = call_advance(lanes.functions[3], (lanes, taken, led, finished))
+        for b in range(count):
+            stepped.reward[t, b] = reward[b]
         if len(moments.mean) > 0:
             take_in(moments, stepped.next_obs[t], acting.deviation)
     return finished

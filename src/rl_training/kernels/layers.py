@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numba import types
 from torch import Tensor, nn
 
-from rl_training.compiling import njit
+from rl_training.compiling import address, call_at, njit
 from rl_training.kernels.functions import FAST, tanh
 from rl_training.kernels.products import PANEL, product
 
@@ -34,6 +36,19 @@ ACTIVATIONS = {nn.Tanh: TANH, nn.ReLU: RELU, nn.ELU: ELU, nn.SiLU: SILU, nn.GELU
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 # Steps of a product as numbers and not as literals: for each set of literals numba would compile another product.
 STAY, NEXT, NEXT_PANEL = np.int64(0), np.int64(1), np.int64(PANEL)
+
+# Larger kernels call these passes by their addresses: linked into each of them, they would be compiled for each again.
+TABLE, NUMBERS, ROWS, INDICES = (
+    types.int64[:, ::1],
+    types.float32[::1],
+    types.float32[:, ::1],
+    types.int64[::1],
+)
+PACK = types.void(TABLE, NUMBERS, NUMBERS)
+PASS = types.void(TABLE, NUMBERS, NUMBERS, ROWS, INDICES, ROWS)
+RETURN = types.void(TABLE, NUMBERS, NUMBERS, ROWS, NUMBERS, types.boolean)
+call_pack, call_forward, call_backward = call_at(PACK), call_at(PASS), call_at(RETURN)
+PACKING, FORTH, BACK, UNPACKING = range(4)  # places in a network's addresses
 
 
 class Layer(NamedTuple):
@@ -100,6 +115,12 @@ class Layers:
             table[-1, SLOPES] = memory + HEIGHT * stride
             self.to_inputs = self.memory[table[-1, SLOPES] :].reshape(HEIGHT, stride)[:, : self.inputs]
         self.packed, self.gradient = (np.zeros(packed + PANEL + zeros, np.float32) for _ in range(2))
+
+    @cached_property
+    def addresses(self) -> np.ndarray:
+        """Where the passes over a network lie: `pack`, `forward`, `backward` and `unpack`."""
+        passes = ((pack, PACK), (forward, PASS), (backward, RETURN), (unpack, PACK))
+        return np.array([address(function, signature) for function, signature in passes])
 
     def pack(self, learns: bool = True) -> None:
         """Read the parameters as they are now; what was added up of gradients begins anew if the network learns."""

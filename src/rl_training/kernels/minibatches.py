@@ -1,6 +1,6 @@
 """Minibatch after minibatch in one call: outputs, a loss's slopes, gradients and an optimizer's step, without Python.
 
-The loss and the step are called by their addresses, so that one compiled loop serves them all.
+The passes over the network, the loss and the step are called by their addresses: one compiled loop serves them all.
 """
 
 from __future__ import annotations
@@ -14,16 +14,26 @@ from rl_training.algorithms.slopes import call_slopes, gather
 from rl_training.compiling import njit
 from rl_training.kernels.descent import call_descent
 from rl_training.kernels.families import action_slopes, evaluate_actions
-from rl_training.kernels.layers import HEIGHT, backward, forward, pack, unpack
+from rl_training.kernels.layers import (
+    BACK,
+    FORTH,
+    HEIGHT,
+    PACKING,
+    UNPACKING,
+    call_backward,
+    call_forward,
+    call_pack,
+)
 
 
 class Learner(NamedTuple):
     """An actor-critic of dense layers and the family of its actions, with room for what is said about a block."""
 
+    where: np.ndarray  # addresses of the passes over its layers
     table: np.ndarray  # the layers, as `kernels.layers` has them
     packed: np.ndarray
     memory: np.ndarray
-    slopes_packed: np.ndarray
+    gradient: np.ndarray
     family: np.ndarray  # as `kernels.families` has it
     outputs: np.ndarray  # [HEIGHT, P + 1], and slopes in them
     slopes: np.ndarray
@@ -54,44 +64,40 @@ class Slope(NamedTuple):
 
 
 @njit(nogil=True, error_model="numpy")
-def differentiate(learner, loss, batch, rows, sums):  # type: ignore[no-untyped-def]
-    """Add up the gradient over the rows [n] of a minibatch, block by block, and what the loss has to say."""
-    old = np.empty((len(rows), batch.columns.shape[1]), np.float32)
-    gather(batch.columns, rows, loss.normalized, old)
-    for start in range(0, len(rows), HEIGHT):
-        block = rows[start : start + HEIGHT]
-        count = len(block)
-        outputs, slopes = learner.outputs[:count], learner.slopes[:count]
-        said, known = learner.said[:count], learner.known[:count]
-        forward(learner.table, learner.packed, learner.memory, batch.inputs, block, outputs)
-        evaluate_actions(learner.family, outputs, batch.actions, batch.masks, block, said)
-        share = 1.0 / len(rows)
-        call_slopes(loss.where, (said, old[start : start + count], share, loss.knobs, known, sums))
-        action_slopes(learner.family, outputs, batch.actions, batch.masks, block, known, slopes)
-        backward(learner.table, learner.packed, learner.memory, slopes, learner.slopes_packed, True)
-
-
-@njit(nogil=True, error_model="numpy")
 def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  # type: ignore[no-untyped-def]
     """A step on each minibatch: the rows of `order` up to the first of `ends`, from there to the second, and so on.
 
     Row m of `numbers` gets what the loss adds up on minibatch m, the loss itself first, and last the gradient's norm,
     which stays as it is if no step is taken: where the loss is not finite or `far`. → how many minibatches there were.
     """
-    start = 0
+    table, packed, memory, gradient = learner.table, learner.packed, learner.memory, learner.gradient
+    longest = ends[0]
+    for m in range(1, len(ends)):
+        longest = max(longest, ends[m] - ends[m - 1])
+    start, last, room = 0, numbers.shape[1] - 1, np.empty((longest, batch.columns.shape[1]), np.float32)
     for m in range(len(ends)):
         rows, start = order[start : ends[m]], ends[m]
-        sums = numbers[m, : numbers.shape[1] - 1]
-        pack(learner.table, descent.parameters, learner.packed)
-        for i in range(len(learner.slopes_packed)):
-            learner.slopes_packed[i] = np.float32(0)
-        differentiate(learner, loss, batch, rows, sums)
+        sums, old, share = numbers[m, :last], room[: len(rows)], 1.0 / len(rows)
+        gather(batch.columns, rows, loss.normalized, old)
+        call_pack(learner.where[PACKING], (table, descent.parameters, packed))
+        for i in range(len(gradient)):
+            gradient[i] = np.float32(0)
+        for first in range(0, len(rows), HEIGHT):
+            block = rows[first : first + HEIGHT]
+            count = len(block)
+            outputs, slopes = learner.outputs[:count], learner.slopes[:count]
+            said, known = learner.said[:count], learner.known[:count]
+            call_forward(learner.where[FORTH], (table, packed, memory, batch.inputs, block, outputs))
+            evaluate_actions(learner.family, outputs, batch.actions, batch.masks, block, said)
+            call_slopes(loss.where, (said, old[first : first + count], share, loss.knobs, known, sums))
+            action_slopes(learner.family, outputs, batch.actions, batch.masks, block, known, slopes)
+            call_backward(learner.where[BACK], (table, packed, memory, slopes, gradient, True))
         if not math.isfinite(sums[0]) or (loss.far > 0 and sums[loss.far] > loss.limit):
             return m + 1
-        unpack(learner.table, learner.slopes_packed, descent.gradient)
+        call_pack(learner.where[UNPACKING], (table, gradient, descent.gradient))
         vectors = (descent.parameters, descent.gradient, descent.mean, descent.square, descent.count)
         norm = call_descent(descent.where, (*vectors, descent.settings, rate, most))
-        numbers[m, numbers.shape[1] - 1] = norm
+        numbers[m, last] = norm
         if not math.isfinite(norm):
             return m + 1
     return len(ends)

@@ -6,23 +6,20 @@ Chance comes from one stream of (key, counter), in the order of steps and lanes.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from rl_training.compiling import njit
-from rl_training.dynamics.chance import normal, uniform
-from rl_training.dynamics.lanes import Led, advance
-from rl_training.kernels.layers import HEIGHT, OUTPUTS, forward
-
-CHOICE, NORMALS = range(2)  # how actions are drawn from what a network puts out
-HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
+from rl_training.dynamics.lanes import Led, call_advance
+from rl_training.kernels.families import ACTION, CHOICE, FIRST, KIND, SIZE, call_draw, forbid
+from rl_training.kernels.layers import FORTH, HEIGHT, OUTPUTS, call_forward
 
 
 class Acting(NamedTuple):
-    """A network, how it sees observations, and how it acts."""
+    """A network, and how it sees observations."""
 
+    where: np.ndarray  # addresses of the passes over its layers
     table: np.ndarray  # the layers, as `kernels.layers` has them
     packed: np.ndarray
     memory: np.ndarray
@@ -33,9 +30,7 @@ class Acting(NamedTuple):
     clip: float
     choices: int  # of a one-hot; 0 for numbers as they are
     first_choice: int
-    # Actions.
-    kind: int
-    valued: bool  # whether the last output is the value
+    masked: int  # how many entries of an action mask stand behind the observation
 
 
 class Scaling(NamedTuple):
@@ -52,7 +47,7 @@ class Rolled(NamedTuple):
     """Room for a rollout, [T, B, ...] each."""
 
     obs: np.ndarray  # [T + 1, B, O]; the first row is where the lanes stand
-    action: np.ndarray  # [T, B, K]
+    action: np.ndarray  # [T, B, K] float32
     log_prob: np.ndarray
     value: np.ndarray
     next_value: np.ndarray
@@ -71,14 +66,14 @@ def encode(acting, obs, inputs):  # type: ignore[no-untyped-def]
             choice = np.int64(obs[i, 0]) - acting.first_choice
             if choice < 0 or choice >= acting.choices:
                 raise ValueError("an observation is outside its space")
-            inputs[i] = np.float32(0)
-            inputs[i, choice] = np.float32(1)
+            for j in range(inputs.shape[1]):
+                inputs[i, j] = np.float32(j == choice)
         elif len(acting.mean) > 0:
-            for j in range(obs.shape[1]):
+            for j in range(inputs.shape[1]):
                 scaled = (obs[i, j] - acting.mean[j]) / acting.deviation[j]
                 inputs[i, j] = np.float32(min(max(scaled, -acting.clip), acting.clip))
         else:
-            for j in range(obs.shape[1]):
+            for j in range(inputs.shape[1]):
                 inputs[i, j] = obs[i, j]
 
 
@@ -87,101 +82,84 @@ def outputs_of(acting, inputs, rows, outputs):  # type: ignore[no-untyped-def]
     """The network's outputs [n, P] for some rows of its inputs, in blocks."""
     for start in range(0, len(rows), HEIGHT):
         end = min(start + HEIGHT, len(rows))
-        forward(acting.table, acting.packed, acting.memory, inputs, rows[start:end], outputs[start:end])
+        network = (acting.table, acting.packed, acting.memory)
+        call_forward(acting.where[FORTH], (*network, inputs, rows[start:end], outputs[start:end]))
 
 
 @njit(error_model="numpy")
-def draw_choice(line, count, chance):  # type: ignore[no-untyped-def]
-    """An index by its probability ∝ exp(logit), and its log-probability; one uniform number decides."""
-    top, total = line[0], 0.0
-    for j in range(1, count):
-        top = max(top, line[j])
-    for j in range(count):
-        total += math.exp(np.float64(line[j] - top))
-    left, chosen = uniform(chance) * total, count - 1
-    for j in range(count - 1):
-        left -= math.exp(np.float64(line[j] - top))
-        if left < 0:
-            chosen = j
-            break
-    return chosen, np.float64(line[chosen] - top) - math.log(total)
+def scale(scaling, actions, taken):  # type: ignore[no-untyped-def]
+    """Actions of the policy [B, K] as the environment's."""
+    for b in range(actions.shape[0]):
+        for k in range(actions.shape[1]):
+            if len(scaling.bounded) == 0:
+                taken[b, k] = actions[b, k]
+                continue
+            number = np.float32(actions[b, k])
+            if scaling.bounded[k]:
+                number = min(max(number, np.float32(-1)), np.float32(1))
+            scaled = np.float32(number * scaling.half_width[k] + scaling.centre[k])
+            taken[b, k] = min(max(scaled, scaling.low[k]), scaling.high[k])
 
 
 @njit(error_model="numpy")
-def draw_normals(line, action, chance):  # type: ignore[no-untyped-def]
-    """a = μ + σ ε into `action` [D], from outputs (μ, log σ) [2 D]; → its log-density."""
-    count, log_prob = len(action), 0.0
-    for k in range(count):
-        noise = normal(chance)
-        action[k] = np.float32(line[k] + math.exp(np.float64(line[count + k])) * noise)
-        log_prob -= 0.5 * noise * noise + line[count + k] + HALF_LOG_2_PI
-    return log_prob
+def read_masks(acting, obs, masks):  # type: ignore[no-untyped-def]
+    """The action masks [B, P] that stand behind what else is seen, [B, O]."""
+    for i in range(len(masks)):
+        allowed = 0
+        for j in range(acting.masked):
+            masks[i, j] = obs[i, obs.shape[1] - acting.masked + j] != 0
+            allowed += masks[i, j]
+        if allowed == 0:
+            raise ValueError("an action mask allows no action")
 
 
 @njit(error_model="numpy")
-def scale(scaling, action, taken):  # type: ignore[no-untyped-def]
-    """An action of the policy as the environment's."""
-    for k in range(len(action)):
-        if len(scaling.bounded) == 0:
-            taken[k] = action[k]
-            continue
-        number = action[k]
-        if scaling.bounded[k]:
-            number = min(max(number, np.float32(-1)), np.float32(1))
-        scaled = np.float32(number * scaling.half_width[k] + scaling.centre[k])
-        taken[k] = min(max(scaled, scaling.low[k]), scaling.high[k])
-
-
-@njit(error_model="numpy")
-def act(acting, line, action, chance):  # type: ignore[no-untyped-def]
-    """Draw one action from a row of outputs; → its log-probability."""
-    if acting.kind == CHOICE:
-        action[0], log_prob = draw_choice(line, len(line) - acting.valued, chance)
-        return log_prob
-    return draw_normals(line, action, chance)
-
-
-@njit(error_model="numpy")
-def roll(lanes, acting, scaling, chance, rolled):  # type: ignore[no-untyped-def]
-    """T steps in all lanes; → how many episodes ended."""
+def roll(lanes, acting, family, draws, scaling, chance, rolled):  # type: ignore[no-untyped-def]
+    """T steps in all lanes, with actions of a family; → how many episodes ended."""
     steps, count, numbers = rolled.action.shape
-    width, finished = acting.table[-1, OUTPUTS], 0
+    width, value, finished = acting.table[-1, OUTPUTS], acting.outputs - 1, 0
     inputs = np.empty((count, width), np.float32)
     outputs = np.empty((count, acting.outputs), np.float32)
+    masks = np.empty((count if acting.masked > 0 else 0, acting.masked), np.bool_)
     taken, rows, cut = np.empty((count, numbers)), np.arange(count), np.empty(count, np.int64)
+    reward = np.empty(count)
     for t in range(steps + 1):
         encode(acting, rolled.obs[t], inputs)
         outputs_of(acting, inputs, rows, outputs)
-        if acting.valued and t > 0:
+        if t > 0:
             for b in range(count):
                 if not rolled.truncated[t - 1, b]:
-                    rolled.next_value[t - 1, b] = outputs[b, acting.outputs - 1]
+                    rolled.next_value[t - 1, b] = outputs[b, value]
         if t == steps:
             break
+        read_masks(acting, rolled.obs[t], masks)
         for b in range(count):
-            if acting.valued:
-                rolled.value[t, b] = outputs[b, acting.outputs - 1]
-            log_prob = act(acting, outputs[b], rolled.action[t, b], chance)
-            if len(rolled.log_prob) > 0:
-                rolled.log_prob[t, b] = log_prob
-            scale(scaling, rolled.action[t, b], taken[b])
+            rolled.value[t, b] = outputs[b, value]
+            rolled.log_prob[t, b] = np.float32(0)
+        for part in range(len(family)):
+            if family[part, KIND] == CHOICE:
+                forbid(family[part, FIRST], family[part, SIZE], outputs, masks, rows)
+            places = (family[part, FIRST], family[part, SIZE], family[part, ACTION])
+            call_draw(draws[part], (*places, outputs, rolled.action[t], rolled.log_prob[t], chance))
+        scale(scaling, rolled.action[t], taken)
         led = Led(
             rolled.next_obs[t],
             rolled.obs[t + 1],
-            rolled.reward[t],
+            reward,
             rolled.terminated[t],
             rolled.truncated[t],
             rolled.finished,
         )
-        finished = advance(lanes, taken, led, finished)
-        if acting.valued and rolled.truncated[t].any():
-            ends = 0
-            for b in range(count):
-                if rolled.truncated[t, b]:
-                    cut[ends] = b
-                    ends += 1
+        finished = call_advance(lanes.functions[3], (lanes, taken, led, finished))
+        ends = 0
+        for b in range(count):
+            rolled.reward[t, b] = reward[b]
+            if rolled.truncated[t, b]:
+                cut[ends] = b
+                ends += 1
+        if ends > 0:
             encode(acting, rolled.next_obs[t], inputs)
             outputs_of(acting, inputs, cut[:ends], outputs)
             for i in range(ends):
-                rolled.next_value[t, cut[i]] = outputs[i, acting.outputs - 1]
+                rolled.next_value[t, cut[i]] = outputs[i, value]
     return finished

@@ -9,17 +9,24 @@ import numpy as np
 from torch import Tensor, nn
 
 from rl_training.data.batch import Batch
-from rl_training.data.normalization import CLIP, EPSILON
+from rl_training.data.normalization import EPSILON
 from rl_training.envs.compiled import AnyEnvironments, CompiledEnvironments
-from rl_training.kernels.exact import Shortcut, is_exact
+from rl_training.kernels.exact import Shortcut
 from rl_training.kernels.gathering import GREEDY, SQUASHED, Exploring, Moments, Stepped, gather_steps
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import gaussian_layers, head_layers
-from rl_training.kernels.rollouts import CHOICE, Acting
-from rl_training.networks.encoders import Flat, OneHot
+from rl_training.kernels.rollouts import Acting
 from rl_training.networks.q_network import QNetwork
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
-from rl_training.policies.in_lanes import NOTHING, is_plain, moments_of, one_vector, scaling_of
+from rl_training.policies.in_lanes import (
+    NOTHING,
+    acting_of,
+    is_plain,
+    is_simple,
+    moments_of,
+    one_vector,
+    scaling_of,
+)
 from rl_training.policies.q_values import QPolicy
 from rl_training.policies.squashed import SquashedPolicy
 
@@ -90,28 +97,11 @@ class WholeSteps:
     def _read(self, network: Any) -> Layers | None:
         vector = one_vector(network)
         layers = None if vector is None else self.read(network, vector)
-        inputs = network.encoder[0]
-        if layers is None or not is_exact(inputs, Flat, OneHot):
-            return None
-        return layers if not isinstance(inputs, OneHot) or len(inputs.sizes) == 1 else None
+        return layers if layers is not None and is_simple(network.encoder[0]) else None
 
     def _acting(self, layers: Layers, moments: Moments) -> Acting:
-        inputs = self.network.encoder[0]
-        one_hot = isinstance(inputs, OneHot)
         deviation = moments_of(self.policy.normalizer)[1]
-        return Acting(
-            layers.table,
-            layers.packed,
-            layers.memory,
-            layers.outputs,
-            moments.mean,
-            deviation,
-            CLIP,
-            choices=inputs.sizes[0] if one_hot else 0,
-            first_choice=inputs.starts[0] if one_hot else 0,
-            kind=CHOICE,
-            valued=False,
-        )
+        return acting_of(self.network.encoder[0], layers, moments.mean, deviation)
 
     def _moments(self) -> Moments:
         normalizer = self.policy.normalizer

@@ -9,20 +9,20 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.algorithms.distributions import Categorical, DiagonalGaussian
+from rl_training.algorithms.distributions import Categorical
 from rl_training.data.batch import Batch
 from rl_training.data.normalization import CLIP, EPSILON, ObservationNormalizer
 from rl_training.envs.compiled import CompiledEnvironments, flat_size
 from rl_training.envs.spaces import ActionCodec
 from rl_training.kernels.exact import Shortcut, is_exact
+from rl_training.kernels.families import ACTION, CHOICE, FAMILIES, KIND, NORMALS, SIZE, drawing, family_table
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import actor_critic_layers
-from rl_training.kernels.rollouts import CHOICE, NORMALS, Acting, Rolled, Scaling, roll
-from rl_training.networks.encoders import Flat, OneHot
+from rl_training.kernels.rollouts import Acting, Rolled, Scaling, roll
+from rl_training.networks.encoders import Flat, Joined, OneHot
 
 NOTHING = np.empty(0)
 SINGLE, FLAGS = ("log_prob", "value", "next_value", "reward"), ("terminated", "truncated")
-KINDS = {Categorical: CHOICE, DiagonalGaussian: NORMALS}
 
 
 class WholeRollouts:
@@ -31,14 +31,14 @@ class WholeRollouts:
     def __init__(self, policy: Any, environments: CompiledEnvironments) -> None:
         self.policy, self.environments = policy, environments
         self.layers = Shortcut(policy.network, self._read)
-        self.scaling = scaling_of(environments.codec)
+        self.scaling, self.family = scaling_of(environments.codec), family_table(policy.family)
         self.rolled: Rolled | None = None
         self.seen_at = 0
 
     @classmethod
     def of(cls, policy: Any, environments: Any) -> WholeRollouts | None:
         """For policies and environments that compiled code knows; None for all others."""
-        known = isinstance(environments, CompiledEnvironments) and type(policy.family) in KINDS
+        known = isinstance(environments, CompiledEnvironments) and type(policy.family) in FAMILIES
         known = known and environments.numbers == flat_size(environments.lanes.observation_space)
         single = policy.device.type == "cpu" and policy.precision == "fp32"
         return cls(policy, environments) if known and single and is_plain(environments.codec) else None
@@ -58,11 +58,10 @@ class WholeRollouts:
         rolled.obs[0] = environments.rows
         key = np.random.randint(0, 2**64, dtype=np.uint64)
         chance = np.array([key, 0], np.uint64)
-        acting = self._acting(layers)
-        ended = environments.called(roll, environments.state, acting, self.scaling, chance, rolled)
+        how = (self._acting(layers), self.family, drawing(self.family), self.scaling, chance, rolled)
+        ended = environments.called(roll, environments.state, *how)
         environments.stand_at(rolled.obs[-1].copy(), rolled.finished[:ended])
-        action = rolled.action[..., 0] if acting.kind == CHOICE else rolled.action
-        columns = {"obs": environments.shown(rolled.obs[:-1]), "action": action}
+        columns = {"obs": environments.shown(rolled.obs[:-1]), "action": self._actions(rolled.action)}
         return columns | {name: getattr(rolled, name) for name in (*SINGLE, *FLAGS)}
 
     def _layers(self) -> Layers | None:
@@ -75,47 +74,72 @@ class WholeRollouts:
     def _read(self, network: Any) -> Layers | None:
         vector = one_vector(network)
         layers = None if vector is None else actor_critic_layers(network, vector)
-        inputs = network.actor_encoder[0]
-        if layers is None or not is_exact(inputs, Flat, OneHot):
-            return None
-        return layers if not isinstance(inputs, OneHot) or len(inputs.sizes) == 1 else None
+        return layers if layers is not None and self._sees(network.actor_encoder[0]) else None
+
+    def _sees(self, inputs: Any) -> bool:
+        if not is_exact(inputs, Joined):
+            return is_simple(inputs)
+        # Compiled environments show an action mask behind one other part.
+        normalizer = self.policy.normalizer
+        plain = normalizer is None or normalizer.moments is None
+        return plain and len(inputs.parts) == 1 and is_simple(inputs.parts[0])
 
     def _acting(self, layers: Layers) -> Acting:
-        inputs = self.policy.network.actor_encoder[0]
-        mean, deviation = moments_of(self.policy.normalizer)
-        one_hot = isinstance(inputs, OneHot)
-        return Acting(
-            layers.table,
-            layers.packed,
-            layers.memory,
-            layers.outputs,
-            mean,
-            deviation,
-            CLIP,
-            choices=inputs.sizes[0] if one_hot else 0,
-            first_choice=inputs.starts[0] if one_hot else 0,
-            kind=KINDS[type(self.policy.family)],
-            valued=True,
-        )
+        inputs, masked = self.policy.network.actor_encoder[0], 0
+        if isinstance(inputs, Joined):
+            inputs, masked = inputs.parts[0], self.policy.family.num_parameters
+        return acting_of(inputs, layers, *moments_of(self.policy.normalizer), masked)
+
+    def _actions(self, drawn: np.ndarray) -> np.ndarray:
+        """Actions [T, B, K] as the family has them."""
+        if self.family[0, KIND] == NORMALS:
+            return drawn
+        chosen = drawn.astype(np.int64)
+        return chosen[..., 0] if isinstance(self.policy.family, Categorical) else chosen
 
     def _room(self, steps: int) -> Rolled:
         """Allocated once for each length."""
         if self.rolled is None or len(self.rolled.reward) != steps:
             count, numbers = self.environments.count, self.environments.numbers
-            choice = isinstance(self.policy.family, Categorical)
-            size = 1 if choice else self.policy.family.num_dimensions
+            one = self.family[:, KIND] == CHOICE  # action of a row of the table, else as many as its size
+            size = int((self.family[:, ACTION] + np.where(one, 1, self.family[:, SIZE])).max())
             column = (steps, count)
             single = {name: np.empty(column, np.float32) for name in SINGLE}
             flags = {name: np.empty(column, np.bool_) for name in FLAGS}
             self.rolled = Rolled(
                 obs=np.empty((steps + 1, count, numbers), np.float32),
-                action=np.empty((*column, size), np.int64 if choice else np.float32),
+                action=np.empty((*column, size), np.float32),
                 **single,
                 **flags,
                 next_obs=np.empty((steps, count, numbers), np.float32),
                 finished=np.empty((steps * count, 3)),
             )
         return self.rolled
+
+
+def acting_of(
+    inputs: Any, layers: Layers, mean: np.ndarray, deviation: np.ndarray, masked: int = 0
+) -> Acting:
+    """Layers whose observations become features by `inputs`, as compiled code reads them."""
+    one_hot = isinstance(inputs, OneHot)
+    return Acting(
+        layers.addresses,
+        layers.table,
+        layers.packed,
+        layers.memory,
+        layers.outputs,
+        mean,
+        deviation,
+        CLIP,
+        choices=inputs.sizes[0] if one_hot else 0,
+        first_choice=inputs.starts[0] if one_hot else 0,
+        masked=masked,
+    )
+
+
+def is_simple(inputs: Any) -> bool:
+    """Whether compiled code makes features of observations as `inputs` does: numbers as they are, or one choice."""
+    return is_exact(inputs, Flat) or (is_exact(inputs, OneHot) and len(inputs.sizes) == 1)
 
 
 def one_vector(network: nn.Module) -> Tensor | None:
@@ -138,7 +162,9 @@ def moments_of(normalizer: ObservationNormalizer | None) -> tuple[np.ndarray, np
 def is_plain(codec: ActionCodec) -> bool:
     """Whether compiled code makes an environment's action as the codec does: choices from 0, or single precision."""
     space = codec.space
-    return space.dtype == np.float32 if isinstance(space, spaces.Box) else not getattr(space, "start", 0)
+    if isinstance(space, spaces.Box):
+        return space.dtype == np.float32
+    return not np.any(getattr(space, "start", 0))
 
 
 def scaling_of(codec: ActionCodec) -> Scaling:

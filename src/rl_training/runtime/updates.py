@@ -122,8 +122,7 @@ class CompiledUpdate:
         self.of, self.encode, self.optimizer = of, encode, optimizer
         self.normalized = of.columns.index("advantage") if normalize else -1
         said, known = (np.zeros((HEIGHT, 3), np.float32) for _ in range(2))
-        network = (layers.table, layers.packed, layers.memory, layers.gradient)
-        self.learner = Learner(*network, family, layers.output, layers.slopes, said, known)
+        self.layers, self.room = layers, (family, layers.output, layers.slopes, said, known)
 
     def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Parts:
         whole = self.whole(batch)
@@ -153,7 +152,9 @@ class CompiledUpdate:
         numbers = np.zeros((len(parts.ends), 2 + len(self.of.numbers)))
         numbers[:, -1] = NO_STEP
         step = (self.optimizer.descent(), now.learning_rate, limit(now.max_grad_norm), numbers)
-        done = descend(self.learner, loss, *parts, *step)
+        layers = self.layers
+        network = (layers.addresses, layers.table, layers.packed, layers.memory, layers.gradient)
+        done = descend(Learner(*network, *self.room), loss, *parts, *step)
         self._check(numbers[done - 1], far is not None and numbers[done - 1, place] > far.limit)
         norms = numbers[:done, -1]
         columns = [*numbers[:done, 1:-1].T.tolist(), norms[norms != NO_STEP].tolist()]
