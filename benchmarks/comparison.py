@@ -149,6 +149,9 @@ def compare(
             lines.append(
                 [prefix + "score", _mean(mine), _mean(yours) if yours else "missing", f"{gap} apart"]
             )
+    if others and "compile_seconds" in others[0]:
+        compiling = Spread([each["compile_seconds"] for each in others])
+        lines.append(["CPU-seconds of compilation, not counted", "cached", compiling, "–"])
     speed = "env steps per CPU-second"
     ratio = Spread(ratios(FIGURES[speed](first), FIGURES[speed](others))) if others else None
     verdicts = []

@@ -1,4 +1,4 @@
-"""Environments alone: ours against Gymnasium's SyncVectorEnv, per real transition."""
+"""Environments alone: ours against those of a peer, mostly Gymnasium's SyncVectorEnv, per real transition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.runs import Run, RunFailed, run
 
 @dataclass(frozen=True)
 class Case:
-    """Environments side by side, and how many times SyncVectorEnv's speed is required of ours."""
+    """Environments side by side, and how many times the peer's speed is required of ours."""
 
     env_id: str
     num_envs: int
@@ -33,6 +33,9 @@ class Throughput:
     title: str
     cases: Sequence[Case]
     peer: str = "gymnasium"
+    script: str = "benchmarks.peers.gymnasium_sync"
+    theirs: str = "SyncVectorEnv"  # the name of what the peer steps
+    vectorization: str = "sync"  # of ours
     rounds: int = 5
 
     def run(self, options: Options) -> Report:
@@ -48,10 +51,11 @@ class Throughput:
             for case in self.cases:
                 steps = options.steps or case.steps // (10 if options.quick else 1)
                 settings = dict(env_id=case.env_id, num_envs=case.num_envs, steps=steps, seed=number)
-                ours[case.name].append(run("benchmarks.our_environments", settings))
+                mine = settings | {"vectorization": self.vectorization}
+                ours[case.name].append(run("benchmarks.our_environments", mine))
                 if missing is None:
                     try:
-                        done = run("benchmarks.peers.gymnasium_sync", settings, python)
+                        done = run(self.script, settings, python)
                         theirs[case.name].append(done)
                     except RunFailed as error:
                         missing = str(error)
@@ -67,7 +71,9 @@ def judge(
     verdicts = []
     for case in row.cases:
         mine = rates(ours[case.name], "cpu_seconds")
-        wanted = f"{case.name}: at least {case.required:g} times SyncVectorEnv's transitions per CPU-second"
+        wanted = (
+            f"{case.name}: at least {case.required:g} times the transitions per CPU-second of {row.theirs}"
+        )
         if missing is not None:
             lines.append([case.name, Spread(mine), "missing", "–"])
             verdicts.append(Verdict(f"{wanted}: {missing}", None))
@@ -76,7 +82,7 @@ def judge(
         ratio = Spread(ratios(mine, yours))
         lines.append([case.name, Spread(mine), Spread(yours), ratio])
         verdicts.append(Verdict(f"{wanted}: {ratio.median:.2f}", ratio.median >= case.required))
-    header = ["transitions per CPU-second", "ours", "SyncVectorEnv", "ours / theirs"]
+    header = ["transitions per CPU-second", "ours", row.theirs, "ours / theirs"]
     versions = {"ours": next(iter(ours.values()))[0]["versions"]}
     if missing is None:
         versions[row.peer] = next(iter(theirs.values()))[0]["versions"]
@@ -87,12 +93,12 @@ def judge(
         [table(header, lines)],
         verdicts,
         data,
-        lambda figure: draw(figure, ours, theirs),
+        lambda figure: draw(figure, row.theirs, ours, theirs),
         versions,
     )
 
 
-def draw(figure: Any, ours: dict[str, list[Run]], theirs: dict[str, list[Run]]) -> None:
+def draw(figure: Any, name_of_theirs: str, ours: dict[str, list[Run]], theirs: dict[str, list[Run]]) -> None:
     for i, name in enumerate(ours):
         axes = figure.add_subplot(1, len(ours), i + 1)
         axes.set_title(name, fontsize=9)
@@ -101,6 +107,6 @@ def draw(figure: Any, ours: dict[str, list[Run]], theirs: dict[str, list[Run]]) 
                 values = rates(runs, "cpu_seconds")
                 axes.bar(j, Spread(values).median, color=f"C{j}", alpha=0.6)
                 axes.plot([j] * len(values), values, "k.", markersize=4)
-        axes.set_xticks([0, 1], ["ours", "SyncVectorEnv"], fontsize=8)
+        axes.set_xticks([0, 1], ["ours", name_of_theirs], fontsize=8)
         axes.tick_params(axis="y", labelsize=8)
     figure.suptitle("transitions per CPU-second", fontsize=10)

@@ -1,4 +1,4 @@
-"""Our environments alone, with random actions: the other side of `benchmarks.peers.gymnasium_sync`."""
+"""Our environments alone, with random actions: the other side of `peers.gymnasium_sync` and `peers.minatar_games`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def play(environments: Environments | CompiledEnvironments, actions: np.ndarray)
 
 def main(settings: dict[str, Any]) -> None:
     count, seed = settings["num_envs"], settings["seed"]
-    config = load_config({"algo": "ppo", "env_id": settings["env_id"], "seed": seed, "vectorization": "sync"})
+    lanes = settings.get("vectorization", "sync")
+    config = load_config({"algo": "ppo", "env_id": settings["env_id"], "seed": seed, "vectorization": lanes})
     environments = make_environments(config, count, seed, "train")
     choices = environments.lanes.action_space.n  # type: ignore[attr-defined]
     actions = np.random.default_rng(seed).integers(choices, size=(settings["steps"] // count, count))

@@ -1,4 +1,4 @@
-"""Starting runs: each in a process of its own, all on one core, with one thread."""
+"""Starting runs: each in a process of its own, all on one core, with one thread unless a row asks for more."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def pin_to_one_core() -> int:
     return core
 
 
-def run(module: str, settings: Mapping[str, Any], python: str | Path = sys.executable) -> Run:
+def run(
+    module: str, settings: Mapping[str, Any], python: str | Path = sys.executable, threads: int = 1
+) -> Run:
     """`python -m module settings` in the repository's root; what it reported."""
     done = subprocess.run(
         [str(python), "-m", module, json.dumps(settings)],
         cwd=ROOT,
-        env=os.environ | dict.fromkeys(THREADS, "1"),
+        env=os.environ | dict.fromkeys(THREADS, str(threads)),
         capture_output=True,
         text=True,
     )

@@ -1,4 +1,4 @@
-"""How cost grows with the number of environments and the size of networks."""
+"""How cost grows with environments and the size of networks, on both paths, and what arithmetic allows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from benchmarks.report import Report, Spread, digits, table
 from benchmarks.runs import Run, run
 
 # So many multiplications of the update's forward passes keep a run to some seconds whatever its size.
-MULTIPLICATIONS = 2e10
-MOST_STEPS, FEWEST_ITERATIONS = 100_000, 2
+MULTIPLICATIONS = 1e10
+MOST_STEPS, FEWEST_ITERATIONS, LARGEST_ROLLOUT = 40_000, 2, 16_384
+PATHS: dict[str, dict[str, Any]] = {
+    "compiled": dict(vectorization="compiled"),
+    "torch and Gymnasium": dict(vectorization="sync", compiled_updates=False),
+}
+Size = tuple[int, int]  # environments, units
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """One config with other numbers of environments, and two layers of other sizes."""
+    """One config with other numbers of environments, and two layers of other sizes, on both paths."""
 
     name: str
     title: str
@@ -26,9 +31,10 @@ class Scaling:
     units: Sequence[int]
     usual_envs: int
     usual_units: int
+    inputs_and_outputs: int  # of the actor and the critic, together
     rounds: int = 1  # a table of how cost grows compares nothing, so one is enough
 
-    def cases(self) -> list[tuple[int, int]]:
+    def sizes(self) -> list[Size]:
         """All (environments, units) of the two lines through the usual size."""
         envs = [(count, self.usual_units) for count in self.num_envs]
         nets = [(self.usual_envs, size) for size in self.units if size != self.usual_units]
@@ -36,17 +42,32 @@ class Scaling:
 
     def run(self, options: Options) -> Report:
         rounds = options.rounds or (1 if options.quick else self.rounds)
-        runs: dict[tuple[int, int], list[Run]] = {case: [] for case in self.cases()}
+        runs: dict[str, dict[Size, list[Run]]] = {path: {s: [] for s in self.sizes()} for path in PATHS}
+        peak = run("benchmarks.our_peak", {"size": 1024, "calls": 12})["operations_per_second"]
         for number in range(1, rounds + 1):
-            for envs, units in runs:
-                config = {**self.config, "num_envs": envs, "hidden_sizes": [units, units], "seed": number}
-                rollout = config["num_steps"] * envs
-                total = options.steps or steps_for(units, rollout, quick=options.quick)
-                config |= dict(total_timesteps=total, eval_interval=total, eval_episodes=1)
-                settings = {"config": config, "warm_up": rollout, "episodes": 0}
-                runs[envs, units].append(run("benchmarks.ours", settings))
+            for size in self.sizes():
+                for path, done in runs.items():
+                    done[size].append(self._run(path, size, number, options))
             print(f"{self.name}: round {number} of {rounds}", flush=True)
-        return summarize(self, runs)
+        return summarize(self, runs, peak)
+
+    def _run(self, path: str, size: Size, seed: int, options: Options) -> Run:
+        envs, units = size
+        length = min(self.config["num_steps"], LARGEST_ROLLOUT // envs)
+        total = options.steps or steps_for(units, length * envs, quick=options.quick)
+        config = {**self.config, **PATHS[path], "num_envs": envs, "num_steps": length, "seed": seed}
+        config |= dict(
+            hidden_sizes=[units, units], total_timesteps=total, eval_interval=total, eval_episodes=1
+        )
+        return run("benchmarks.ours", {"config": config, "warm_up": length * envs, "episodes": 0})
+
+    def operations(self, units: int) -> int:
+        """Floating-point operations of an environment step: a forward pass to act, and three an epoch to learn.
+
+        A pass of the two nets has 2 (2 u² + u · (inputs and outputs)) of them, and the gradients are worth two passes.
+        """
+        one_pass = 2 * (2 * units**2 + units * self.inputs_and_outputs)
+        return one_pass * (1 + 3 * self.config["update_epochs"])
 
 
 def steps_for(units: int, rollout: int, quick: bool) -> int:
@@ -55,39 +76,55 @@ def steps_for(units: int, rollout: int, quick: bool) -> int:
     return max(steps // (10 if quick else 1), FEWEST_ITERATIONS * rollout)
 
 
-def summarize(row: Scaling, runs: dict[tuple[int, int], list[Run]]) -> Report:
-    def line(name: int, case: tuple[int, int]) -> list[Any]:
-        speed = Spread(rates(runs[case], "cpu_seconds"))
-        return [name, speed, digits(1e6 / speed.median), Spread([each["peak_mb"] for each in runs[case]])]
+def microseconds(runs: Sequence[Run]) -> Spread:
+    """CPU-microseconds of an environment step."""
+    return Spread([1e6 / rate for rate in rates(runs, "cpu_seconds")])
 
-    head = ["env steps per CPU-second", "CPU-µs a step", "peak memory, MB"]
+
+def summarize(row: Scaling, runs: Mapping[str, Mapping[Size, list[Run]]], peak: float) -> Report:
+    def line(name: int, size: Size) -> list[Any]:
+        costs = [microseconds(done[size]) for done in runs.values()]
+        memory = [Spread([each["peak_mb"] for each in done[size]]) for done in runs.values()]
+        return [name, *costs, digits(1e6 * row.operations(size[1]) / peak), *memory]
+
+    head = [*runs, "arithmetic", *(f"MB, {path}" for path in runs)]
     envs = [line(count, (count, row.usual_units)) for count in row.num_envs]
-    nets = [line(size, (row.usual_envs, size)) for size in row.units]
+    nets = [line(units, (row.usual_envs, units)) for units in row.units]
     tables = [
-        f"Two hidden layers of {row.usual_units} units:\n\n" + table(["environments", *head], envs),
-        f"{row.usual_envs} environments:\n\n" + table(["units per layer", *head], nets),
+        f"CPU-µs an environment step, two hidden layers of {row.usual_units} units:\n\n"
+        + table(["environments", *head], envs),
+        f"CPU-µs an environment step, {row.usual_envs} environments:\n\n" + table(["units", *head], nets),
+        f"`arithmetic` is the step's floating-point operations at the {digits(peak / 1e9)} GFLOP/s that a matrix "
+        "product of 1024 × 1024 numbers reaches on this core, with environments and chance free of charge.",
     ]
-    data = {"runs": [{"num_envs": e, "units": u, "runs": done} for (e, u), done in runs.items()]}
-    versions = {"ours": next(iter(runs.values()))[0]["versions"]}
-    return Report(row.name, row.title, tables, [], data, lambda figure: draw(figure, row, runs), versions)
+    data = {
+        "operations_per_second": peak,
+        "runs": [
+            {"path": path, "num_envs": envs, "units": units, "runs": each}
+            for path, done in runs.items()
+            for (envs, units), each in done.items()
+        ],
+    }
+    versions = {"ours": next(iter(runs["compiled"].values()))[0]["versions"]}
+    return Report(
+        row.name, row.title, tables, [], data, lambda figure: draw(figure, row, runs, peak), versions
+    )
 
 
-def draw(figure: Any, row: Scaling, runs: dict[tuple[int, int], list[Run]]) -> None:
+def draw(figure: Any, row: Scaling, runs: Mapping[str, Mapping[Size, list[Run]]], peak: float) -> None:
     lines = {
         "environments": [(count, (count, row.usual_units)) for count in row.num_envs],
-        "units per layer": [(size, (row.usual_envs, size)) for size in row.units],
+        "units per layer": [(units, (row.usual_envs, units)) for units in row.units],
     }
     for column, (name, cases) in enumerate(lines.items()):
         axes = figure.add_subplot(1, 2, column + 1)
-        sizes = [size for size, _ in cases]
-        axes.loglog(sizes, [Spread(rates(runs[case], "cpu_seconds")).median for _, case in cases], "o-")
-        axes.set_xticks(sizes, [str(size) for size in sizes], fontsize=8)
+        numbers = [number for number, _ in cases]
+        for path, done in runs.items():
+            axes.loglog(numbers, [microseconds(done[size]).median for _, size in cases], "o-", label=path)
+        limit = [1e6 * row.operations(size[1]) / peak for _, size in cases]
+        axes.loglog(numbers, limit, "k--", linewidth=1, label="arithmetic alone")
+        axes.set_xticks(numbers, [str(number) for number in numbers], fontsize=8)
         axes.minorticks_off()
         axes.set_xlabel(name)
-        axes.set_ylabel("env steps per CPU-second")
-        memory = axes.twinx()
-        memory.plot(
-            sizes, [Spread([each["peak_mb"] for each in runs[case]]).median for _, case in cases], "C1s--"
-        )
-        memory.set_ylim(bottom=0)
-        memory.set_ylabel("peak memory, MB", color="C1")
+        axes.set_ylabel("CPU-µs an environment step")
+        axes.legend(fontsize=8)

@@ -23,11 +23,15 @@ class Siblings:
     at_least: float
     rounds: int = 5
     warm_up: int = 1024
+    labels: tuple[str, str] | None = None  # of the base and the other; else their algorithms
+
+    def names(self) -> tuple[str, str]:
+        return self.labels or (str(self.base["algo"]), str(self.config["algo"]))
 
     def run(self, options: Options) -> Report:
         rounds = options.rounds or (1 if options.quick else self.rounds)
         steps = options.steps or (self.steps // 10 if options.quick else self.steps)
-        runs: dict[str, list[Run]] = {str(config["algo"]): [] for config in (self.base, self.config)}
+        runs: dict[str, list[Run]] = {name: [] for name in self.names()}
         for number in range(1, rounds + 1):
             for config, done in zip((self.base, self.config), runs.values(), strict=True):
                 done.append(self._run(config, steps, number))

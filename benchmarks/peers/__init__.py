@@ -1,4 +1,4 @@
-"""The libraries we measure against, each in an environment of its own under `.bench/`.
+"""The libraries we measure against, each in an environment of its own under `.bench/`, or where `--peers` says.
 
 `<peer>.txt` pins everything that is installed for a peer, and what a package says it needs is not looked at:
 LightZero asks for much that its search never imports. An environment is made once and used again until that file
@@ -26,7 +26,7 @@ def interpreter(peer: str) -> Path:
     python, stamp = home / "bin" / "python", home / "installed.txt"
     if stamp.exists() and stamp.read_text() == requirements.read_text():
         return python
-    print(f"installing {peer} into .bench/{peer} (some minutes the first time)", flush=True)
+    print(f"installing {peer} into {home} (some minutes the first time)", flush=True)
     _call(peer, [sys.executable, "-m", "venv", str(home)])
     _call(peer, [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)])
     stamp.write_text(requirements.read_text())

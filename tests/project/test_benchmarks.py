@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,14 +13,14 @@ from typing import Any
 import pytest
 from runs import in_child
 
-from benchmarks import actors, checkpoints, environments, peers, search, sections, siblings
+from benchmarks import actors, checkpoints, environments, peers, search, sections, seeds, siblings, threads
 from benchmarks.__main__ import main
 from benchmarks.comparison import Comparison, Peer, compare, no_worse, standard_error
 from benchmarks.peers import PeerMissing
 from benchmarks.report import Report, Spread, Verdict, digits, table, write
 from benchmarks.rows import ROWS
 from benchmarks.runs import RunFailed, run
-from benchmarks.scaling import Scaling, steps_for, summarize
+from benchmarks.scaling import PATHS, Scaling, steps_for, summarize
 from rl_training import load_config
 
 ROW = Comparison("row", "What it is.", {"algo": "ppo"}, Peer("peer", {}), steps=1000, required=2.7)
@@ -175,15 +176,77 @@ def test_actors_of_both_sides_have_the_same_settings() -> None:
                 assert settings["arguments"][theirs] == getattr(config, ours), theirs
 
 
-def test_scaling_goes_along_two_lines_and_shortens_large_runs() -> None:
-    row = Scaling("scaling", "Sizes.", {}, (1, 4), (64, 1024), usual_envs=4, usual_units=64)
-    assert row.cases() == [(1, 64), (4, 64), (4, 1024)]
-    assert steps_for(64, 512, quick=False) == 100_000
+def test_scaling_goes_along_two_lines_on_both_paths_and_shortens_large_runs() -> None:
+    config = {"update_epochs": 4}
+    row = Scaling("scaling", "Sizes.", config, (1, 4), (64, 1024), 4, 64, inputs_and_outputs=11)
+    assert row.sizes() == [(1, 64), (4, 64), (4, 1024)]
+    assert steps_for(64, 512, quick=False) == 40_000
     assert steps_for(1024, 512, quick=False) < 10_000
     assert steps_for(1024, 128 * 256, quick=True) == 2 * 128 * 256
-    report = summarize(row, {case: [made_up(1.0)] for case in row.cases()})
-    assert report.tables[0].count("1,000 (1,000–1,000)") == 2
-    assert report.tables[1].count("1,000 (1,000–1,000)") == 2
+    assert row.operations(10) == 2 * (200 + 110) * 13  # one pass to act, and 4 × 3 to learn
+    runs = {
+        path: {size: [made_up(seconds)] for size in row.sizes()}
+        for path, seconds in zip(PATHS, (1, 3), strict=True)
+    }
+    report = summarize(row, runs, peak=1e9)
+    for text in report.tables[:2]:
+        assert text.count("1,000 (1,000–1,000)") == 2 and text.count("3,000 (3,000–3,000)") == 2
+    assert f" {row.operations(1024) / 1e3:,.0f} " in report.tables[1], "microseconds at 1 GFLOP/s"
+
+
+def test_seeds_at_once_are_judged_by_their_share_of_the_cpu_seconds() -> None:
+    row = seeds.Seeds("seeds", "Both.", ["ppo/cartpole"], count=16, steps=1000, share=0.5)
+    for seconds, passed in ((5.0, True), (5.1, False)):
+        runs = {seeds.TOGETHER: [made_up(seconds)], seeds.APART: [made_up(10.0)]}
+        assert [verdict.passed for verdict in seeds.judge(row, runs).verdicts] == [passed]
+
+
+def test_threads_are_judged_by_the_seconds_of_the_clock() -> None:
+    row = threads.Threads("threads", "Both.", speed_up=1.7)
+    for two, passed in ((1.0, True), (1.01, False)):
+        runs = [made_up(1.0) | {"best": {"1": 1.7, "2": two}}]
+        assert [verdict.passed for verdict in threads.judge(row, runs).verdicts] == [passed]
+
+
+def test_a_row_that_cannot_run_here_is_said_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken:
+        def run(self, options: Any) -> Report:
+            raise RunFailed("benchmarks.ours failed: pip install mujoco")
+
+    class Fine:
+        def run(self, options: Any) -> Report:
+            assert str(peers.ENVIRONMENTS) == f"{tmp_path}/peers"
+            return Report("fine", "Fine.", [], [Verdict("it is", True)], {})
+
+    monkeypatch.setattr("benchmarks.__main__.ROWS", {"broken": Broken(), "fine": Fine()})
+    monkeypatch.setattr("benchmarks.__main__.RESULTS", tmp_path / "a" / "b")
+    monkeypatch.setattr("benchmarks.__main__.pin_to_one_core", lambda: 0)
+    monkeypatch.setattr(peers, "ENVIRONMENTS", Path())
+    assert main(["--peers", str(tmp_path / "peers"), "--only", "broken,fine"]) == 1
+    said = capsys.readouterr().out
+    assert "broken: not measured" in said and (tmp_path / "a" / "b" / "fine.md").exists()
+    assert main(["--peers", str(tmp_path / "peers"), "--only", "fine", "--rounds", "1", "--keep"]) == 0
+
+
+def test_cpu_seconds_of_commands_are_those_of_all_they_start(tmp_path: Path) -> None:
+    """A process that outlives the command that started it is waited for, and its time counts."""
+    work = "import time\nwhile time.process_time() < 0.3: pass"
+    start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {work!r}])"
+    (tmp_path / "rl_training").mkdir()
+    (tmp_path / "rl_training" / "__init__.py").touch()
+    (tmp_path / "rl_training" / "__main__.py").write_text(start)
+    code = f"""
+from unittest import mock
+from benchmarks import our_commands
+kept = {{}}
+with mock.patch.object(our_commands, "report", lambda steps, cost, packages: kept.update(cost)):
+    with mock.patch.dict("os.environ", PYTHONPATH={str(tmp_path)!r}):
+        our_commands.main({{"commands": [["train"]], "steps": 1}})
+assert kept["cpu_seconds"] >= 0.3, kept
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=peers.FOLDER.parents[1])
 
 
 def test_numbers_and_tables_read_well() -> None:
@@ -274,6 +337,8 @@ SAME_THING |= {"learning_rate": "learning_rate", "max_grad_norm": "max_grad_norm
 SAME_THING |= {"clip_range": "clip_coef", "n_steps": "num_steps", "n_epochs": "update_epochs"}
 SAME_THING |= {"clip_eps": "clip_coef", "num_steps": "num_steps", "num_epochs": "update_epochs"}
 SAME_THING |= {"num_minibatches": "num_minibatches"}
+SAME_THING |= {"batch_size": "batch_size", "buffer_size": "buffer_size", "learning_starts": "learning_starts"}
+SAME_THING |= {"fill_buffer": "learning_starts", "tau": "tau"}
 HALVED = ("rejax",)  # peers whose squared error is halved, as ours is
 
 

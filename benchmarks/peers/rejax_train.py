@@ -1,9 +1,10 @@
-"""One training run of rejax's PPO, the whole loop jitted, in its environment.
+"""One training run of rejax's PPO or SAC, the whole loop jitted, in its environment.
 
-    python -m benchmarks.peers.rejax_ppo '{"env_id": "CartPole-v1", "num_envs": 4, "arguments": {...}, ...}'
+    python -m benchmarks.peers.rejax_train '{"algorithm": "ppo", "env_id": "CartPole-v1", "num_envs": 4, ...}'
 
-Settings: `env_id`, `num_envs`, `arguments` of the algorithm, `learning_rate` (falls to 0 over the run), `warm_up`,
-`steps`, `seed`, `episodes`. The training is compiled before it is measured; what that takes is `compile_seconds`.
+Settings: `algorithm`, `env_id`, `num_envs`, its `arguments`, `learning_rate`, `linear` (whether that falls to 0 over
+the run), `warm_up`, `steps`, `seed`, `episodes`. The training is compiled before it is measured; what that takes is
+`compile_seconds`.
 """
 
 from __future__ import annotations
@@ -32,30 +33,36 @@ PACKAGES = ("jax", "rejax", "gymnax", "flax", "optax", "numpy")
 def make(settings: dict[str, Any], steps: int) -> Any:
     """The algorithm, with as many whole iterations as the steps ask for, and without evaluations."""
     arguments, count = dict(settings["arguments"]), settings["num_envs"]
-    per_iteration = count * arguments["num_steps"]
+    per_iteration = count * arguments.get("num_steps", 1)
     iterations = -(-steps // per_iteration)
-    updates = iterations * arguments["num_epochs"] * arguments["num_minibatches"]
-    algorithm = rejax.get_algo("ppo").create(
+    updates = iterations * arguments.get("num_epochs", 1) * arguments.get("num_minibatches", 1)
+    start = settings["learning_rate"]
+    algorithm = rejax.get_algo(settings["algorithm"]).create(
         env=settings["env_id"],
         num_envs=count,
         total_timesteps=iterations * per_iteration,
         eval_freq=iterations * per_iteration,
         skip_initial_evaluation=True,
-        learning_rate=optax.linear_schedule(settings["learning_rate"], 0.0, updates),
+        learning_rate=optax.linear_schedule(start, 0.0, updates) if settings.get("linear") else start,
         **arguments,
     )
     return algorithm.replace(eval_callback=lambda algorithm, state, key: jnp.zeros(()))
 
 
+def choose(algorithm: Any, state: Any, obs: Any) -> Any:
+    """The best of some actions, or the mean through the tanh."""
+    actor = algorithm.actor
+    found = actor.apply(state.actor_ts.params, obs, method="_action_dist")
+    if hasattr(found, "logits"):
+        return found.logits.argmax(-1)
+    low, high = actor.action_range
+    return (low + high) / 2 + jnp.tanh(found.mean()) * (high - low) / 2
+
+
 def score(algorithm: Any, state: Any, settings: dict[str, Any]) -> float:
     """The mean return of greedy episodes in Gymnasium's environment."""
     count = settings["episodes"]
-
-    @jax.jit
-    def act(obs: Any) -> Any:
-        logits = algorithm.actor.apply(state.actor_ts.params, obs, method="_action_dist").logits
-        return logits.argmax(-1)
-
+    act = jax.jit(lambda obs: choose(algorithm, state, obs))
     envs = gymnasium.make_vec(settings["env_id"], num_envs=count, vectorization_mode="sync")
     obs, _ = envs.reset(seed=1000 + settings["seed"])
     returns, going = np.zeros(count), np.ones(count, bool)
