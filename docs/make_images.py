@@ -1,9 +1,9 @@
 """Regenerate the pictures of the documentation: `python docs/make_images.py [speed | PONG_RUN_DIR]`.
 
-`speed` draws only the benchmark bars of README, from `benchmarks/results/*.json`. The directory of a run of `ppo/pong`
-draws only that run's curve. Without an argument the script trains `ppo/cartpole` with seeds 1 to 5 (a few minutes),
-captures the terminal display halfway through the first run, and draws the learning curves, every kind of schedule
-and the benchmark bars. Needs the extra `plot`.
+`speed` draws only the benchmark bars of README, from `benchmarks/results/*.json`, and writes their ratios into its
+caption. The directory of a run of `ppo/pong` draws only that run's curve. Without an argument the script trains
+`ppo/cartpole` with seeds 1 to 5 (a few minutes), captures the terminal display halfway through the first run, and
+draws the learning curves, every kind of schedule and the benchmark bars. Needs the extra `plot`.
 """
 
 from __future__ import annotations
@@ -131,20 +131,32 @@ def draw_speed(path: Path) -> None:
         axis.barh(place - 0.2, middle, height=0.4, color=OURS, label="rl-training" if place == 0 else None)
         axis.barh(place + 0.2, 1, height=0.4, color=THEIRS, label="peer" if place == 0 else None)
         axis.plot([min(ratios), max(ratios)], [place - 0.2] * 2, color="black", linewidth=1)
-        axis.text(max(ratios) + 0.06, place - 0.2, f"{middle:.1f}×", va="center", fontsize=9)
+        right = axis.text(max(ratios) + 0.06, place - 0.2, f"{middle:.1f}×", va="center", fontsize=9)
+        axis.annotate(
+            f"{steps:,.0f} steps/CPU-s", (1.15, 0.5), xycoords=right, va="center", fontsize=7, color="#555555"
+        )
         axis.text(1.06, place + 0.22, peer, va="center", fontsize=7, color="#555555")
-        axis.text(0.06, place - 0.19, f"{steps:,.0f} steps/CPU-s", va="center", fontsize=7, color="white")
         axis.text(-0.06, place, label, va="center", ha="right", fontsize=9)
     axis.invert_yaxis()
-    axis.set(xlim=(0, 5.3), yticks=[], xticks=range(6), xlabel="environment steps per CPU-second, peer = 1")
+    axis.set(xlim=(0, 1.2 * axis.get_xlim()[1]), yticks=[])
+    axis.set(xlabel="environment steps per CPU-second, peer = 1")
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.legend(loc="lower right", frameon=False, fontsize=9)
     figure.savefig(path, dpi=150)
 
 
+def with_measured_ratios(readme: str) -> str:
+    """README with the medians of all rows, in their order, in the words that stand for the picture."""
+    medians = iter(f"{statistics.median(speed_of(row)[1]):.1f}×" for row in SPEEDS)
+    caption = re.compile(r"!\[[^]]*\]\(docs/images/speed\.png\)")
+    return caption.sub(lambda found: re.sub(r"[\d.]+×", lambda _: next(medians), found[0]), readme)
+
+
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     draw_speed(IMAGES / "speed.png")
+    readme = DOCS.parent / "README.md"
+    readme.write_text(with_measured_ratios(readme.read_text("utf-8")), "utf-8")
     if sys.argv[1:] == ["speed"]:
         return
     if len(sys.argv) > 1:
