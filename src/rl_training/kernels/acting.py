@@ -11,6 +11,9 @@ import math
 from typing import Any
 
 import numpy as np
+from numba import carray, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from torch import Tensor, nn
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, Family
@@ -26,7 +29,9 @@ ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2}
 
 SILENCE = np.zeros((0, 0))  # no noise, of the same type: for another one numba would compile again
 
-Layers = tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
+OUTPUTS, INPUTS = range(
+    2
+)  # of a row of a table of layers; behind them the addresses of its weight and its bias
 
 
 class SmallActorCritic:
@@ -59,27 +64,32 @@ class SmallActorCritic:
         self.actor = _layers(network.actor_encoder, network.actor_head.output)
         self.critic = _layers(critic, network.critic_head)
         self.log_std = None if network.actor_head.log_std is None else _view(network.actor_head.log_std)
-        self.inputs, self.outputs = self.actor[0][0].shape[1], len(self.actor[1][-1])
-        self.multiplications = sum(weight.size for weight in (*self.actor[0], *self.critic[0]))
+        self.inputs, self.outputs = self.actor[0, INPUTS], self.actor[-1, OUTPUTS]
+        self.multiplications = multiplications(self.actor) + multiplications(self.critic)
         self.first = next(network.parameters())
         self.address = self.first.data_ptr()
 
     def act(self, obs: np.ndarray, explore: bool) -> dict[str, np.ndarray]:
         """Observations [B, ...] → `action`, `log_prob` and `value` [B, ...]."""
         rows, shape, noise = self._rows(obs), (len(obs), self.outputs), SILENCE
+        parameters = _forward(rows, self.actor, self.activation)
         if self.log_std is None:
             if explore:
                 noise = np.random.standard_exponential(shape)
-            acted = _act_categorical(rows, self.actor, self.critic, self.activation, noise)
+            action, log_prob = _choose(parameters, noise)
         else:
             if explore:
                 noise = np.random.standard_normal(shape)
-            acted = _act_gaussian(rows, self.actor, self.critic, self.activation, self.log_std, noise)
-        return dict(zip(("action", "log_prob", "value"), acted, strict=True))
+            action, log_prob = _move(parameters, self.log_std, noise)
+        return {"action": action, "log_prob": log_prob, "value": self._values(rows)}
 
     def value(self, obs: np.ndarray) -> np.ndarray:
         """Observations [B, ...] → values [B]."""
-        return _forward(self._rows(obs), self.critic, self.activation)[:, 0]
+        return self._values(self._rows(obs))
+
+    def _values(self, rows: np.ndarray) -> np.ndarray:
+        values: np.ndarray = _forward(rows, self.critic, self.activation)[:, 0]
+        return values
 
     def _rows(self, obs: np.ndarray) -> np.ndarray:
         if self.first.data_ptr() != self.address:
@@ -110,8 +120,7 @@ class SmallNetwork:
     def _look_again(self) -> None:
         self.activation = _activation(self.encoder)
         self.layers = _layers(self.encoder, self.head)
-        self.inputs = self.layers[0][0].shape[1]
-        self.multiplications = sum(weight.size for weight in self.layers[0])
+        self.inputs, self.multiplications = self.layers[0, INPUTS], multiplications(self.layers)
         self.first = next(self.head.parameters())
         self.address = self.first.data_ptr()
 
@@ -141,9 +150,23 @@ def _activation(encoder: nn.Module) -> int:
     return next(ACTIVATIONS[type(layer)] for layer in encoder.modules() if type(layer) in ACTIVATIONS)
 
 
-def _layers(encoder: nn.Module, head: nn.Linear) -> Layers:
+def _layers(encoder: nn.Module, head: nn.Linear) -> np.ndarray:
+    """A table of layers: one type for networks of any depth, so that the passes are compiled once."""
     dense = [layer for layer in encoder.modules() if isinstance(layer, nn.Linear)] + [head]
-    return tuple(_view(layer.weight) for layer in dense), tuple(_view(layer.bias) for layer in dense)
+    rows = [(*layer.weight.shape, layer.weight.data_ptr(), layer.bias.data_ptr()) for layer in dense]
+    return np.array(rows, np.int64)
+
+
+def multiplications(layers: np.ndarray) -> int:
+    return int((layers[:, OUTPUTS] * layers[:, INPUTS]).sum())
+
+
+@intrinsic
+def _pointer(typing: Any, where: Any) -> Any:
+    def generate(context: Any, build: Any, signature: Any, values: Any) -> Any:
+        return build.inttoptr(values[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
 
 
 @njit(fastmath=FAST)
@@ -167,16 +190,17 @@ def _dense(rows, weight, bias, activation):  # type: ignore[no-untyped-def]
 
 @njit()
 def _forward(rows, layers, activation):  # type: ignore[no-untyped-def]
-    weights, biases = layers
-    for i in range(len(weights) - 1):
-        rows = _dense(rows, weights[i], biases[i], activation)
-    return _dense(rows, weights[-1], biases[-1], 0)
+    for i in range(len(layers)):
+        outputs, inputs, weight_at, bias_at = layers[i]
+        weight = carray(_pointer(weight_at), (outputs, inputs), np.float32)
+        bias = carray(_pointer(bias_at), (outputs,), np.float32)
+        rows = _dense(rows, weight, bias, activation if i < len(layers) - 1 else 0)
+    return rows
 
 
 @njit()
-def _act_categorical(rows, actor, critic, activation, noise):  # type: ignore[no-untyped-def]
-    """argmaxᵢ (logitᵢ - log Eᵢ), its log-probability and the value; without noise the mode."""
-    logits = _forward(rows, actor, activation)
+def _choose(logits, noise):  # type: ignore[no-untyped-def]
+    """argmaxᵢ (logitᵢ - log Eᵢ) and its log-probability; without noise the mode."""
     action = np.empty(logits.shape[0], np.int64)
     log_prob = np.empty(logits.shape[0], np.float32)
     for i in range(logits.shape[0]):
@@ -193,21 +217,19 @@ def _act_categorical(rows, actor, critic, activation, noise):  # type: ignore[no
                 best, highest = j, score
         action[i] = best
         log_prob[i] = logits[i, best] - top - math.log(total)
-    return action, log_prob, _forward(rows, critic, activation)[:, 0]
+    return action, log_prob
 
 
 @njit()
-def _act_gaussian(rows, actor, critic, activation, log_std, noise):  # type: ignore[no-untyped-def]
-    """μ + σ ε, its log-probability and the value; without noise the mode."""
-    mean = _forward(rows, actor, activation)
-    action = mean.copy()
+def _move(mean, log_std, noise):  # type: ignore[no-untyped-def]
+    """μ + σ ε, in place of μ, and its log-probability; without noise the mode."""
     log_prob = np.zeros(mean.shape[0], np.float32)
     for i in range(mean.shape[0]):
         total = 0.0
         for j in range(mean.shape[1]):
             total -= log_std[j] + 0.5 * math.log(2 * math.pi)
             if len(noise):
-                action[i, j] += math.exp(log_std[j]) * noise[i, j]
+                mean[i, j] += math.exp(log_std[j]) * noise[i, j]
                 total -= 0.5 * noise[i, j] ** 2
         log_prob[i] = total
-    return action, log_prob, _forward(rows, critic, activation)[:, 0]
+    return mean, log_prob
