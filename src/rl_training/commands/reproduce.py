@@ -75,7 +75,7 @@ def run_row(
     path = results / f"{row.name}.json"
     result = read_result(path)
     assert result is not None
-    if zoo is not None:
+    if zoo is not None and row.zoo:
         ship(row, result, runs, zoo)
     if not as_json:
         lines = verdict(Measured(row, result, read_result(results / "peers" / f"{row.name}.json")))

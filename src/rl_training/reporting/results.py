@@ -40,8 +40,13 @@ class Measured(NamedTuple):
         return [] if self.result is None else list(self.result["seeds"])
 
 
-def standing(interval: Interval, score: float) -> str:
+FEWEST = 3  # seeds that a verdict needs
+
+
+def standing(interval: Interval, score: float, seeds: int) -> str:
     """Where a published figure lies, seen from our interval."""
+    if seeds < FEWEST:
+        return f"no verdict on {counted(seeds)}"
     if interval.low >= score:
         return "reached"
     return "below" if interval.high < score else "level"
@@ -51,10 +56,10 @@ def verdict(measured: Measured) -> list[str]:
     """The verdict on a row, line by line."""
     value, low, high = (figure(float(part)) for part in measured.iqm)
     count = len(measured.seeds)
-    lines = [f"ours         IQM {value}, 95 % interval {low} to {high}, {count} seeds"]
+    lines = [f"ours         IQM {value}, 95 % interval {low} to {high}, {counted(count)}"]
     lines[0] += f" (untrained {figure(untrained(measured))})"
     for reference in measured.row.references:
-        where = standing(measured.iqm, reference.score) if reference.goal else "not comparable"
+        where = standing(measured.iqm, reference.score, count) if reference.goal else "not comparable"
         lines.append(f"reference    {published(reference)}: {where}")
         if reference.scores:
             lines.append(f"             {improvement(measured, reference.scores)}")
@@ -135,7 +140,7 @@ def _cells(measured: Measured) -> list[str]:
         f"`{measured.row.name}`",
         thousands(measured.seeds[0]["steps"]),
         figure(untrained(measured)),
-        f"**{value}** ({low} to {high}), {len(measured.seeds)} seeds",
+        f"**{value}** ({low} to {high}), {counted(len(measured.seeds))}",
         ", ".join(f"{seed['seed']}: {figure(seed['score'])}" for seed in measured.seeds),
         "; ".join([*_peers(measured), *(published(each) for each in measured.row.references)])
         or "none known",
@@ -158,9 +163,13 @@ def _verdicts(measured: Measured) -> Iterator[str]:
         probability = improvement_interval([measured.scores], [np.array(scores)])
         yield f"P(at least as good) {probability.value:.2f} ({probability.low:.2f} to {probability.high:.2f})"
     yield from (
-        standing(measured.iqm, each.score) if each.goal else "orientation only"
+        standing(measured.iqm, each.score, len(measured.seeds)) if each.goal else "orientation only"
         for each in measured.row.references
     )
+
+
+def counted(seeds: int) -> str:
+    return f"{seeds} seed" + "s" * (seeds != 1)
 
 
 def goals(row: Any) -> str:

@@ -49,6 +49,7 @@ class Row(Entry):
     chosen: str  # where the settings come from, and which seeds they were chosen on
     evaluation: Evaluation = Evaluation()
     references: tuple[Reference, ...] = ()
+    zoo: bool = True  # whether its policy is small enough to be shipped
     peer: str = ""  # the library whose runs, with equal steps and seeds, are in results/peers
     not_run: str = ""
     note: str = ""

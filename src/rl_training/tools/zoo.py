@@ -34,7 +34,8 @@ def ship(row: Row, result: Mapping[str, Any], runs: Path, zoo: Path) -> Path:
     if size > LARGEST:
         files.remove_directory(target)
         raise UserError(
-            f"{row.name}: its policy has {thousands(size)} bytes, the zoo takes {thousands(LARGEST)}"
+            f"{row.name}: its policy has {thousands(size)} bytes, the zoo takes {thousands(LARGEST)}; "
+            "write `zoo: false` in the row"
         )
     files.replace_file(target / CARD, card(Measured(row, result)).encode())
     return target
