@@ -1,4 +1,4 @@
-"""Keeping freed memory for the next use, where the C library can be told to."""
+"""Keep freed memory for reuse, if the C library supports it."""
 
 from __future__ import annotations
 

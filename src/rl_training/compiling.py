@@ -1,4 +1,4 @@
-"""`njit` for the whole package, and the folder of numba's cache: one that no other user can write.
+"""`njit` for the whole package, and a directory for numba's cache that no other user can write.
 
 The index of the cache is pickled, so whoever can write to it runs code here. Four places are tried: what
 `NUMBA_CACHE_DIR` names, the `__pycache__` folders of the package, the user's cache in the home directory, and, with a
@@ -235,7 +235,7 @@ def _of_this_user() -> Path:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     if os.fstat(handle).st_uid != os.geteuid() or os.fstat(handle).st_mode & 0o077:
         os.close(handle)
-        raise PermissionError(f"{folder} is not this user's alone")
+        raise PermissionError(f"{folder} is not private to this user")
     # Held while the process lives: systemd leaves a locked folder in /tmp alone, so nobody can take its name.
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

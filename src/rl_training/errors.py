@@ -1,4 +1,4 @@
-"""The errors this package raises on purpose, and what each one means to the person at the command line."""
+"""The exceptions of this package, and their exit codes."""
 
 from __future__ import annotations
 

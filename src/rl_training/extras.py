@@ -1,4 +1,4 @@
-"""The extras: what each is for, what it brings, and a refusal in one line where it is missing.
+"""The optional extras: what each is for, what it installs, and the error when it is missing.
 
 Imports nothing of them: a module is looked for, not loaded.
 """

@@ -1,4 +1,4 @@
-"""Loaded by the fork server alone: what it forks may be anybody's, and gets the signals that it blocks for itself."""
+"""Loaded only by the fork server: unblocks, in the processes it forks, the signals that it blocks for itself."""
 
 import json
 import os

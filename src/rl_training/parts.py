@@ -1,4 +1,4 @@
-"""Parts that a user brings: a class or function by name, `module:Name` or `FILE.py:Name`, and its arguments.
+"""User code named in a config: a class or function by name, `module:Name` or `FILE.py:Name`, and its arguments.
 
     network: my_net.py:Net                   a file beside the config
     network: {my_net.py:Net: {width: 64}}    with arguments
@@ -182,7 +182,7 @@ def make(written: Written, *given: Any, key: str, **more: Any) -> Any:
         raise
     except Exception as error:
         told = f" with {arguments}" if arguments else ""
-        raise ConfigError(f"{key} {name!r} cannot be made{told}: {one_line(error)}", (key,)) from error
+        raise ConfigError(f"{key} {name!r} cannot be created{told}: {one_line(error)}", (key,)) from error
 
 
 _HELD: ContextVar[Mapping[str, Any] | None] = ContextVar("held", default=None)

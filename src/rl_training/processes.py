@@ -1,4 +1,4 @@
-"""Processes of a run: signals are for the first one alone to act on, and all others end with it.
+"""Processes of a run: only the main process handles signals, and all others end with it.
 
 Slurm, systemd, `timeout` and a terminal send SIGTERM or SIGINT to every process of a command. The first one saves and
 ends the others; whoever else acted on it would take from the first what it needs to save.

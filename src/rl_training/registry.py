@@ -1,4 +1,4 @@
-"""Which algorithms, configs, rows of results and trained policies there are."""
+"""Registry of algorithms, shipped configs, rows of results and trained policies."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def register(name: str, trainer: object) -> None:
     A package does without this call: it names its trainers in the entry-point group `rl_training.algorithms`.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
-        raise ConfigError(f"an algorithm cannot be called {name!r}: letters, digits and _ only")
+        raise ConfigError(f"{name!r} cannot be the name of an algorithm: use letters, digits and _ only")
     if name in SHIPPED:
-        raise ConfigError(f"{name} is a shipped algorithm: call yours otherwise")
+        raise ConfigError(f"{name} is a shipped algorithm; choose another name")
     ALGORITHMS[name] = trainer
 
 
@@ -89,7 +89,7 @@ def _named(config_class: Any, name: str) -> Any:
 def _checked(trainer: Any, name: str) -> Any:
     if not isinstance(trainer, type) or not hasattr(trainer, "config_class"):
         raise ConfigError(
-            f"algo {name!r} is no Trainer with a config_class, but {str(trainer)[:80]}", ("algo",)
+            f"algo {name!r} is not a Trainer with a config_class, but {str(trainer)[:80]}", ("algo",)
         )
     return trainer
 

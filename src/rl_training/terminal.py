@@ -1,4 +1,4 @@
-"""What is shown to a person: text in which every character that would steer a terminal is written out.
+"""Text for the terminal, with control characters escaped.
 
 Names and messages from files, and names of files, may hold escape sequences that set a title, move the cursor or turn
 text around. The command line puts `Escaped` around stdout and stderr, so that whoever prints, it passes here; displays,

@@ -1,4 +1,4 @@
-"""What in a config reaches code or other machines, and the refusal of it in a config that is not the user's own.
+"""Config keys that run code or reach other machines, and their refusal in foreign configs.
 
 The config of a run directory, of a checkpoint or of a study may have been written by someone else. Whoever makes an
 environment, a fleet or a tracker from such a config calls `refuse_untrusted` first; `--trust` (in Python `trust=True`)

@@ -1,4 +1,4 @@
-"""Types that several rooms speak of; nothing is imported for them when the package runs."""
+"""Types shared between subpackages; nothing is imported for them at run time."""
 
 from __future__ import annotations
 

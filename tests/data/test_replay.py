@@ -246,7 +246,7 @@ def test_a_sum_tree_is_a_function_of_its_leaves() -> None:
 def test_frames_that_do_not_slide_are_refused() -> None:
     obs = np.zeros((1, 4, 2, 2), np.uint8)
     replay = Replay(200, obs, stack=4)
-    with pytest.raises(RunError, match="do not shift"):
+    with pytest.raises(RunError, match="does not shift"):
         replay.add(np.array([0]), np.array([0.0]), np.array([False]), np.array([False]), obs + 3, obs + 3)
 
 

@@ -93,7 +93,7 @@ def test_fleets_and_replays_take_agents_too(algo, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (dict(num_envs=3), "num_envs: 3 is no multiple of the 2 agents"),
+        (dict(num_envs=3), "num_envs: 3 is not a multiple of the 2 agents"),
         (dict(env_kwargs={"odd_one": True}), "agents share one policy, but right has another action_space"),
         (dict(frame_stack=2), "are for environments of one agent; wrapping:Meeting has several"),
     ],
@@ -106,5 +106,5 @@ def test_what_cannot_be_is_refused_in_one_line(changes, words, tmp_path):
 
 
 def test_agents_that_end_apart_stop_the_run(tmp_path):
-    with pytest.raises(EnvironmentFault, match="agents' episodes do not end together"):
+    with pytest.raises(EnvironmentFault, match="the episodes of its agents must end together"):
         train(config_of(env_kwargs={"leaves_early": True}), run_dir=tmp_path / "run", quiet=True)

@@ -374,7 +374,7 @@ def test_resume_refuses_a_run_whose_rewards_have_a_hidden_state(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Counter", "differs at step 1 in reward: after a kill this run could not be resumed"),
+        ("Counter", "differs at step 1 in reward: this run could not be resumed exactly"),
         ("OwnGenerator", "in reward"),
         ("FarOutside", r"observation of 255 lies far outside the bounds of its Box \[0, 1\]"),
         ("OtherType", "observations are float64, their space says float32"),

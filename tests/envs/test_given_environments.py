@@ -77,9 +77,9 @@ def test_what_cannot_be_made_is_one_line(tmp_path):
             raise RuntimeError("holds a socket")
 
     for env, changes, words in (
-        (Bandit(), dict(env_kwargs={"arms": 3}), "an instance takes no env_kwargs, and arms were given"),
-        (Uncopied(), {}, "this instance cannot be copied (holds a socket); give its class"),
-        (lambda: 7, {}, "gave 7, which is no environment"),
+        (Bandit(), dict(env_kwargs={"arms": 3}), "an instance takes no env_kwargs, but arms were given"),
+        (Uncopied(), {}, "this instance cannot be copied (holds a socket); pass its class"),
+        (lambda: 7, {}, "returned 7, which is not an environment"),
         (Bandit, dict(env_kwargs={"legs": 3}), "legs"),
     ):
         with pytest.raises(ConfigError) as refused:

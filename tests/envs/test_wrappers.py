@@ -173,9 +173,9 @@ def test_shipped_wrappers_need_no_trust(tmp_path):
         (dict(wrappers=["wrapping:Missing"]), "wrappers 'wrapping:Missing' cannot be loaded"),
         (
             dict(wrappers=["wrapping:nothing"]),
-            "wrappers: 'wrapping:nothing' gave None, which is no environment",
+            "wrappers: 'wrapping:nothing' returned None, which is not an environment",
         ),
-        (dict(wrappers=[{"wrapping:Scaled": {"bye": 1}}]), "cannot be made with {'bye': 1}"),
+        (dict(wrappers=[{"wrapping:Scaled": {"bye": 1}}]), "cannot be created with {'bye': 1}"),
         (dict(wrappers=[DROP]), "DropText needs a Dict observation"),
         (
             dict(env_id="ALE/Pong-v5", frame_stack=4),

@@ -101,17 +101,17 @@ def test_a_run_with_an_own_network_is_opened_by_everyone_who_trusts_it(name, tra
     [
         (
             dict(network={RESIDUAL: {"wide": 3}}),
-            "network '.*Residual' cannot be made with {'wide': 3}: TypeError",
+            "network '.*Residual' cannot be created with {'wide': 3}: TypeError",
         ),
         (
             dict(network=f"{__file__}:Flat"),
-            r"network '.*:Flat' must make \[2, features\] of two rows, not \[2\]",
+            r"network '.*:Flat' must map two rows to \[2, features\], not \[2\]",
         ),
         (
             dict(network=f"{__file__}:Raising"),
             "network '.*:Raising' fails on two rows of zeros: ValueError: no",
         ),
-        (dict(network="builtins:int"), "network 'builtins:int' makes a int, and no torch.nn.Module"),
+        (dict(network="builtins:int"), "network 'builtins:int' returns a int, not a torch.nn.Module"),
     ],
 )
 def test_what_is_no_network_is_refused_before_a_run_is_begun(settings, said, tmp_path):
@@ -199,7 +199,7 @@ GAIL = dict(algo="gail", demonstrations="a.npz", discriminator_network=RESIDUAL)
     [
         (
             dict(algo="ppo", actor_sizes=[8], shared_trunk=True),
-            "actor_sizes must be none where actor and critic",
+            "actor_sizes must be none with shared_trunk",
         ),
         (GAIL | dict(spectral_norm=True), "spectral_norm must be false"),
         (dict(algo="dreamer", network=RESIDUAL), "network belongs to .*, not to dreamer"),

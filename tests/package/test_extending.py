@@ -112,7 +112,7 @@ def test_a_registered_name_is_known_and_its_absence_says_what_to_import(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("ppo", "is a shipped algorithm"), ("my:algo", "cannot be called")]
+    ("name", "said"), [("ppo", "is a shipped algorithm"), ("my:algo", "cannot be the name of an algorithm")]
 )
 def test_a_name_that_would_be_mistaken_is_refused(name, said):
     with pytest.raises(ConfigError, match=said):

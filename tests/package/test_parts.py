@@ -127,7 +127,7 @@ def test_a_part_is_made_with_its_arguments_and_its_file_is_run_once(folder):
         ("nowhere:Net", "one 'nowhere:Net' cannot be loaded: ModuleNotFoundError.*named FILE.py:Class"),
         ("{0}/gone.py:Net", "one '.*/gone.py:Net' cannot be loaded: ModuleNotFoundError: no file .*gone.py"),
         ("{0}/shapes.py:Cube", "one '.*/shapes.py:Cube' cannot be loaded: AttributeError.*Cube"),
-        ("{0}/shapes.py:broken", "one '.*/shapes.py:broken' cannot be made: ValueError: never made"),
+        ("{0}/shapes.py:broken", "one '.*/shapes.py:broken' cannot be created: ValueError: never made"),
     ],
 )
 def test_a_part_that_cannot_be_made_is_one_line(name, said, folder):
@@ -164,7 +164,7 @@ def test_an_algorithm_named_by_its_class_is_asked_about_before_anything_is_impor
 
 
 def test_a_run_whose_algorithm_is_no_trainer_is_refused():
-    with pytest.raises(ConfigError, match="algo 'os:getcwd' is no Trainer with a config_class"):
+    with pytest.raises(ConfigError, match="algo 'os:getcwd' is not a Trainer with a config_class"):
         load_config(BASE, algo="os:getcwd")
 
 

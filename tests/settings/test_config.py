@@ -107,7 +107,7 @@ BAD = [  # what follows the head, the line refused, what the refusal says
     ("seed: 1\n\n# comment\nclip_rnage: 0.1", 6, "unknown key 'clip_rnage'; did you mean clip_range?"),
     ("clip_coef_schedul: linear", 3, "did you mean clip_coef_schedule?"),
     ("zzz: 1", 3, "unknown key 'zzz'"),
-    ("<<: {seed: 1}", 3, "merge keys (<<) are not read"),
+    ("<<: {seed: 1}", 3, "merge keys (<<) are not supported"),
     ("gadget_size: 100", 3, "gadget_size belongs to other, not to toy"),
     ("temperature: 1.0", 3, "toy has no knob temperature"),
     ("num_simulations_schedule: linear", 3, "toy has no knob num_simulations"),
@@ -146,7 +146,7 @@ BAD = [  # what follows the head, the line refused, what the refusal says
     ("update_epochs: 2.5", 3, "update_epochs must be a whole number"),
     ("clip_coef: 0.2\nclip_range: 0.2", 4, "clip_range and clip_coef are two spellings of one knob"),
     ("clip_coef: 0.2\nclip_range_schedule: linear", 4, "clip_range and clip_coef are two spellings"),
-    ("seed: 1\nseed: 2", 4, "'seed' is there twice, first in line 3"),
+    ("seed: 1\nseed: 2", 4, "'seed' appears twice, first in line 3"),
     ("clip_coef_schedule: linaer", 3, "unknown schedule type 'linaer'; did you mean linear?"),
     ("clip_coef_schedule:\n  type: linear\n  ned: 0.1", 5, "no 'ned'; did you mean end?"),
     ("clip_coef_schedule:\n  typ: linear", 4, "no 'typ'; did you mean type?"),
@@ -178,7 +178,7 @@ BAD = [  # what follows the head, the line refused, what the refusal says
     ("seed: " + "9" * 5000, 3, "is not a number"),
     ("extends: 3", 3, "extends must name one config"),
     ("extends: nowhere.yaml", 3, "nowhere.yaml: no such file"),
-    ("extends: my.yaml", 3, "extends goes in a circle"),
+    ("extends: my.yaml", 3, "extends is circular"),
 ]
 
 
@@ -286,7 +286,7 @@ def test_a_refusal_names_the_layer_at_fault(tmp_path: Path) -> None:
 def test_extends_in_circles_and_without_end(tmp_path: Path) -> None:
     write(tmp_path, "extends: b.yaml\n", "a.yaml")
     write(tmp_path, "seed: 1\nextends: a.yaml\n", "b.yaml")
-    assert f"{tmp_path}/b.yaml:2: extends goes in a circle" in refusal(tmp_path / "a.yaml")
+    assert f"{tmp_path}/b.yaml:2: extends is circular" in refusal(tmp_path / "a.yaml")
     for number in range(12):
         write(tmp_path, f"extends: {number + 1}.yaml\n", f"{number}.yaml")
     assert "more than 10 configs deep" in refusal(tmp_path / "0.yaml")

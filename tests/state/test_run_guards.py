@@ -203,9 +203,7 @@ class Removing(QuietDisplay):
 
 def test_a_run_directory_that_is_removed_ends_the_run(tmp_path):
     path = tmp_path / "run"
-    with pytest.raises(
-        StorageError, match="run: was removed while the run wrote to it; lost: its checkpoints"
-    ):
+    with pytest.raises(StorageError, match="run: was removed during the run; lost: its checkpoints"):
         train(small_config("ppo-cartpole"), run_dir=path, display=Removing(lambda: shutil.rmtree(path)))
     assert not path.exists()
 
@@ -217,7 +215,7 @@ def test_a_run_directory_that_is_replaced_by_another_ends_the_run(tmp_path):
         shutil.rmtree(path)
         path.mkdir()
 
-    with pytest.raises(StorageError, match="was removed while"):
+    with pytest.raises(StorageError, match="was removed during the run"):
         train(small_config("ppo-cartpole"), run_dir=path, display=Removing(replace))
     assert list(path.iterdir()) == []
 
@@ -246,7 +244,7 @@ def test_the_command_says_it_in_one_line_with_exit_code_1(tmp_path, monkeypatch)
     done = cli("train", "ppo/cartpole", *small, "--run-dir", "run", "--quiet")
     assert done.exit_code == 1 and done.stdout == ""
     assert done.stderr.splitlines() == [
-        "error: run: was removed while the run wrote to it; lost: its checkpoints, metrics and config; "
+        "error: run: was removed during the run; lost: its checkpoints, metrics and config; "
         "nothing of it is left"
     ]
 

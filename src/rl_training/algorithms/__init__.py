@@ -1,1 +1,1 @@
-"""Update rules: pure maths on tensors, one file per paper."""
+"""Update rules as pure functions of tensors, one file per paper."""

@@ -1,4 +1,4 @@
-"""Asynchronous PPO with a target network: IMPACT (Luo et al. 2020, arXiv 1912.00167), which others call APPO."""
+"""Asynchronous PPO with a target network: IMPACT (Luo et al. 2020, arXiv 1912.00167), which RLlib calls APPO."""
 
 from __future__ import annotations
 

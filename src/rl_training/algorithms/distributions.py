@@ -1,4 +1,4 @@
-"""Action distributions as functions of the numbers a network puts out.
+"""Action distributions, parametrised by the outputs of a network.
 
 A family holds no batch: it reads one tensor of parameters [..., P] and works on actions in
 model space (indices for discrete actions, about [-1, 1] for continuous ones). log_prob and

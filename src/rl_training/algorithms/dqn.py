@@ -1,4 +1,4 @@
-"""Deep Q-Networks (Mnih et al. 2015, Nature 518), and four improvements that can be switched on one by one.
+"""Deep Q-Networks (Mnih et al. 2015, Nature 518), and four optional extensions.
 
 Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), the dueling architecture (Wang et al. 2016, arXiv
 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.05952) and n-step returns (Sutton 1988).

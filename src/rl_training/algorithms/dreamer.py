@@ -1,4 +1,4 @@
-"""DreamerV3: a world model, and an actor and a critic that learn in what it imagines.
+"""DreamerV3: a world model, and an actor and a critic trained on its imagined trajectories.
 
 Hafner, Pasukonis, Ba, Lillicrap: "Mastering diverse control tasks through world models", Nature 640 (2025), arXiv
 2301.04104v2; constants as in the authors' code. Shapes are time-major: T steps, B sequences, N rows of any kind. A

@@ -1,4 +1,4 @@
-"""EfficientZero (Ye et al. 2021, "Mastering Atari games with limited data"; arXiv 2111.00210): what MuZero has not."""
+"""EfficientZero (Ye et al. 2021, "Mastering Atari games with limited data"; arXiv 2111.00210): additions to MuZero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gumbel MuZero (Danihelka et al. 2022, "Policy improvement by planning with Gumbel"): what differs from MuZero."""
+"""Gumbel MuZero (Danihelka et al. 2022, "Policy improvement by planning with Gumbel"): the differences from MuZero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IMPALA (Espeholt et al. 2018, arXiv 1802.01561): an actor-critic learner whose actors are some updates behind it."""
+"""IMPALA (Espeholt et al. 2018, arXiv 1802.01561): an actor-critic learner whose actors lag behind by a few updates."""
 
 from __future__ import annotations
 

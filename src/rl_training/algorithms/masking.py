@@ -1,4 +1,4 @@
-"""Invalid action masking (Huang & Ontañón 2022, arXiv 2006.14171): logits of forbidden actions are put out of reach.
+"""Invalid action masking (Huang & Ontañón 2022, arXiv 2006.14171): invalid logits become very negative.
 
 The probability of a forbidden action is then exactly 0 in single precision, its logit gets no gradient, and the
 entropy and the divergence are those of the allowed actions alone. It is not minus infinity: 0 · ∞ is no number.

@@ -1,4 +1,4 @@
-"""MuZero (Schrittwieser et al. 2020, Nature 588; arXiv 1911.08265): planning with a model that is learned.
+"""MuZero (Schrittwieser et al. 2020, Nature 588; arXiv 1911.08265): planning with a learned model.
 
 Values and rewards are compressed by an invertible transform (Pohlen et al. 2018, arXiv 1805.11593) and learned as
 distributions over the whole numbers -S … S.

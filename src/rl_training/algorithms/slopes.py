@@ -1,4 +1,4 @@
-"""Losses as compiled slopes: a loss of torch's and ∂L/∂(log π, H, V) of the same equation, row by row."""
+"""Derivatives of losses for compiled updates: a torch loss, and ∂L/∂(log π, H, V) of the same equation per row."""
 
 from __future__ import annotations
 

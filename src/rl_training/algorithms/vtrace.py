@@ -1,4 +1,4 @@
-"""V-trace: returns and advantages for actions of another, older policy (Espeholt et al. 2018, arXiv 1802.01561)."""
+"""V-trace: off-policy returns and advantages (Espeholt et al. 2018, arXiv 1802.01561)."""
 
 from __future__ import annotations
 

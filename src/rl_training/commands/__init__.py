@@ -1,1 +1,1 @@
-"""The commands of rl-training, a module each."""
+"""The commands of rl-training, one module per command."""

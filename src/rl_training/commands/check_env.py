@@ -1,4 +1,4 @@
-"""`rl-training check-env`: whether an environment can be trained in and saved."""
+"""`rl-training check-env`: check that an environment can be trained on and restored."""
 
 from typing import Annotated
 

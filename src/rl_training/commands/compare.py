@@ -1,4 +1,4 @@
-"""`rl-training compare`: runs beside each other, with intervals."""
+"""`rl-training compare`: compare runs, with confidence intervals."""
 
 from pathlib import Path
 from typing import Annotated

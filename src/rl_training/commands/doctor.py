@@ -1,4 +1,4 @@
-"""`rl-training doctor`: what is installed here, what is missing, and whether a run trains and resumes."""
+"""`rl-training doctor`: check the installation, and that a small run trains and resumes."""
 
 import typer
 

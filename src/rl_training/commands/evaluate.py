@@ -1,4 +1,4 @@
-"""`rl-training evaluate`: the returns of a trained policy."""
+"""`rl-training evaluate`: evaluate a trained policy."""
 
 import re
 from typing import Annotated

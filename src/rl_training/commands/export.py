@@ -1,4 +1,4 @@
-"""`rl-training export`: a trained policy as one file that acts without this package."""
+"""`rl-training export`: export a trained policy to one file that runs without this package."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`rl-training fork`: a new run that starts from a checkpoint of another, with changed knobs."""
+"""`rl-training fork`: branch a new run off a checkpoint, with changed settings."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What the commands share: their common options, the display of a run, and how results are printed.
+"""Shared by the commands: common options, the display of a run, and printing results.
 
 Light on purpose: it is imported before torch is.
 """

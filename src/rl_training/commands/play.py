@@ -34,5 +34,5 @@ def play(
         print(f"episode {number}  return {returned:.2f}  length {length}")
     if video is not None:
         print(
-            f"written  {printable_line(video)}: {played.frames} pictures, {played.frames_per_second} a second"
+            f"written  {printable_line(video)}: {played.frames} frames, {played.frames_per_second} per second"
         )

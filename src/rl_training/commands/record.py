@@ -1,4 +1,4 @@
-"""`rl-training record`: episodes of a trained policy, as demonstrations."""
+"""`rl-training record`: record episodes of a trained policy as demonstrations."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`rl-training report`: a run as one page."""
+"""`rl-training report`: write an HTML report of a run."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`rl-training schedule`: the knobs of a config over the run."""
+"""`rl-training schedule`: plot the knobs of a config over the run."""
 
 import sys
 from pathlib import Path

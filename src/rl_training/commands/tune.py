@@ -1,4 +1,4 @@
-"""`rl-training tune`: search for the hyper-parameters with which a config learns best."""
+"""`rl-training tune`: search for hyper-parameters."""
 
 from pathlib import Path
 from typing import Annotated

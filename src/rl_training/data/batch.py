@@ -1,4 +1,4 @@
-"""Batches: plain dicts of tensors, and for each family of algorithms the fields that its batches have."""
+"""Batches: plain dicts of tensors, with the fields of each family of algorithms."""
 
 from __future__ import annotations
 

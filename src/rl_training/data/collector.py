@@ -1,4 +1,4 @@
-"""Collector: a policy in environments, giving rollouts [T, B]."""
+"""Collector: runs a policy in environments and returns rollouts [T, B]."""
 
 from __future__ import annotations
 

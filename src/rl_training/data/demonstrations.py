@@ -1,4 +1,4 @@
-"""Demonstrations: whole episodes of some policy, in files that anyone can read and that run no code.
+"""Demonstrations: episodes of a policy, in a plain file format that runs no code.
 
     demos.npz    observations [Σ (T + 1), ...], actions [Σ T, ...] as the environment took them, rewards,
                  terminations and truncations [Σ T], episode_lengths [N]; of a Dict observation or a Dict or Tuple

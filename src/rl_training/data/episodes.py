@@ -1,4 +1,4 @@
-"""Replay for planners: what happened, what the search made of it, and where each position's episode went on.
+"""Replay buffer for planners: transitions, search results, and the rest of each position's episode.
 
 The ring, its files and its priorities are those of data/replay.py; open episodes lie in it like all others. A position
 can be drawn as soon as all is there that it is learned from: K unrolled steps and the n rewards after each, or the

@@ -1,4 +1,4 @@
-"""Experience that outlives an iteration: what is done in environments goes into a replay, and pays for updates."""
+"""Stepping environments into a replay buffer, and counting the updates that are due for the steps taken."""
 
 from __future__ import annotations
 

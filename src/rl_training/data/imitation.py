@@ -1,4 +1,4 @@
-"""Pairs of observation and action, the expert's and the agent's: what adversarial imitation tells apart."""
+"""Observation-action pairs of expert and agent, for the discriminator of adversarial imitation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Demonstrations as datasets of Minari (an extra), the field's own format: `minari:ID` instead of a file."""
+"""Demonstrations as Minari datasets (an extra): `minari:ID` instead of a file."""
 
 from __future__ import annotations
 

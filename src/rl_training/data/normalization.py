@@ -1,4 +1,4 @@
-"""Running statistics that keep observations and rewards at a scale networks like."""
+"""Running statistics that normalise observations and scale rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short roll-out with random actions: what an observation normaliser knows before the first step of a run."""
+"""A short rollout with random actions, which initialises the observation normaliser before a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: what is remembered longer than one iteration.
+"""Replay buffer of transitions.
 
 Observations lie in a ring, in the order in which they arrived, each once: where an action led is the next
 observation of its lane. Of stacked frames only the newest is kept, and the first observation of an episode
@@ -221,9 +221,7 @@ class Replay(Stateful, Generic[BatchT]):
 
     def _check_that_frames_slide(self, here: np.ndarray, next_obs: np.ndarray) -> None:
         if not np.array_equal(self.observations[here], next_obs[:, -2]):
-            raise RunError(
-                "the stacked frames of this environment's observations do not shift by one per step"
-            )
+            raise RunError("the frame stack of this environment does not shift by one frame per step")
 
     def _complete(self, begin: int) -> None:
         """Find what the slots from `begin` on complete."""

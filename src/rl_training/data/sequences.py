@@ -1,4 +1,4 @@
-"""Rollouts as sequences, for networks that remember: cut where episodes end, shuffled lane by lane."""
+"""Rollouts as sequences for recurrent networks: split at episode ends, shuffled by environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay for world models: each environment's steps as one stream, cut into sequences when they are drawn.
+"""Replay buffer for world models: one stream of steps per environment, sampled as sequences.
 
 A row is an observation, the action taken there, the reward that came with it, whether an episode begins, ends or
 terminates there, and the latent state of the policy that acted. An episode's last observation is a row of its own, in

@@ -1,4 +1,4 @@
-"""A sum tree: numbers that can be changed and drawn in proportion, both in logarithmic time."""
+"""A sum tree: update priorities and sample in proportion to them, both in logarithmic time."""
 
 from __future__ import annotations
 

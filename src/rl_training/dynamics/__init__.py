@@ -1,1 +1,1 @@
-"""Environments in compiled code: how one begins, what an action does and what is seen, as functions of numbers."""
+"""Compiled environments: reset, step and observe as functions of a state vector."""

@@ -1,4 +1,4 @@
-"""Chance as a function of a key and a counter: its whole state is two numbers, so an episode can be saved as it stands.
+"""Counter-based random numbers: the whole generator state is a key and a counter, so an episode can be saved directly.
 
 The generator is SplitMix64 (Steele, Lea and Flood 2014): draw n of key k is a hash of k + (n + 1)·γ, with the odd
 constant γ = ⌊2⁶⁴/φ⌋. Any draw is as cheap as the next one.

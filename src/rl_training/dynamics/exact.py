@@ -1,4 +1,4 @@
-"""Powers as numpy takes them of its scalars: by the C library, whose x² is not always the nearest number to x·x."""
+"""Powers as numpy computes them for scalars: with the C library's pow, whose x² may differ from x·x in the last bit."""
 
 from __future__ import annotations
 

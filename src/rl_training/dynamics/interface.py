@@ -1,4 +1,4 @@
-"""What a compiled environment consists of, and how compiled loops call it: by address, so one loop serves them all."""
+"""Interface of compiled environments; compiled loops call them by address, so one loop serves them all."""
 
 from __future__ import annotations
 

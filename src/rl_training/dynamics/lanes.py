@@ -1,4 +1,4 @@
-"""Compiled environments side by side: one call steps them all and begins new episodes where some have ended."""
+"""Parallel compiled environments: one call steps them all and resets those whose episode has ended."""
 
 from __future__ import annotations
 

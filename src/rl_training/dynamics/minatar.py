@@ -1,4 +1,4 @@
-"""What the five games of MinAtar (Young and Tian 2019) share: a grid of 10 by 10, six actions, and sticky actions.
+"""Shared by the five games of MinAtar (Young and Tian 2019): a grid of 10 by 10, six actions, and sticky actions.
 
 Written from the rules of the games as its package plays them, in the versions with minimal actions (`MinAtar/*-v1`).
 """

@@ -1,4 +1,4 @@
-"""Which ids have compiled environments, and of which registered environment each is the equal."""
+"""Ids that have a compiled environment, and the registered environment that each one replaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tic-tac-toe of two sides, as `rl_training/TicTacToe-v0` plays it; a state is nine squares and who is to move."""
+"""Two-player tic-tac-toe, as in `rl_training/TicTacToe-v0`; the state is nine squares and the player to move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gymnasium's small grids: FrozenLake, CliffWalking and Taxi. A state is the one number that Gymnasium shows."""
+"""Gymnasium's toy text: FrozenLake, CliffWalking and Taxi. The state is the single integer that Gymnasium observes."""
 
 from __future__ import annotations
 

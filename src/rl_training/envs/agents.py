@@ -1,4 +1,4 @@
-"""Several agents in one environment: PettingZoo's parallel API, each agent a lane.
+"""Multi-agent environments with PettingZoo's parallel API; each agent is a lane.
 
 All agents act with one policy, so they must have the same spaces, and their episodes must end together. A world of A
 agents takes A lanes that stand side by side, and begins with the seed of the first of them.
@@ -61,7 +61,7 @@ class AgentLanes:
         for index in sorted({lane // size for lane in lanes}):
             if any(index * size + place not in wanted for place in range(size)):
                 raise EnvironmentFault(
-                    "cannot be used: its agents' episodes do not end together", index * size, True
+                    "cannot be used: the episodes of its agents must end together", index * size, True
                 )
             rows |= dict(enumerate(self._begin(index, wanted[index * size]), index * size))
         return stack(self.observation_space, [rows[lane] for lane in lanes])

@@ -1,4 +1,4 @@
-"""CartPole with a step that costs something: for measuring how actors scale where environments are slow."""
+"""CartPole with an expensive step, for measuring how actors scale with slow environments."""
 
 from __future__ import annotations
 

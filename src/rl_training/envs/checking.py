@@ -1,4 +1,4 @@
-"""Does an environment keep the promises that training and exact resume are built on?
+"""Checks of the properties of an environment that training and exact resume rely on.
 
 Every check is one function that raises `Broken` (or anything else: an environment may fail in any way),
 returns a warning, or returns what it saw. What matters most is replay: a run is resumed by resetting each
@@ -104,7 +104,7 @@ def parse_env_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
 def check_make(make: MakeEnv) -> str:
     env = make()
     env.close()
-    return f"can be made: {type(env.unwrapped).__name__}"
+    return f"created: {type(env.unwrapped).__name__}"
 
 
 def check_spaces(make: MakeEnv) -> str:
@@ -161,7 +161,7 @@ def check_observations(make: MakeEnv) -> str:
             obs, _ = env.reset()
     env.close()
     if not all(same(obs, copy) for obs, copy in kept):
-        raise Broken("an observation is written over by the next step; return a copy")
+        raise Broken("an observation is overwritten by the next step; return a copy")
     return Warn(loose) if loose else "inside the space and finite"
 
 
@@ -173,14 +173,14 @@ def check_seeding(make: MakeEnv) -> str:
         if terminated or truncated:
             break
     if not same(first, env.reset(seed=SEED)[0]):
-        raise Broken("two resets with one seed begin differently; draw all chance from self.np_random")
+        raise Broken("two resets with the same seed differ; use only self.np_random for randomness")
     fresh = make()
     if not same(first, fresh.reset(seed=SEED)[0]):
-        raise Broken("a reset with one seed begins differently in a second copy of the environment")
+        raise Broken("a reset with the same seed differs in a second copy of the environment")
     fresh.close()
     varied = any(not same(first, env.reset(seed=SEED + offset)[0]) for offset in range(1, 6))
     env.close()
-    return "one seed gives one beginning" + ("" if varied else "; every seed gives the same one")
+    return "the same seed gives the same first observation" + ("" if varied else "; so does every other seed")
 
 
 def check_replay(make: MakeEnv) -> str:
@@ -193,9 +193,9 @@ def check_replay(make: MakeEnv) -> str:
     env.close()
     fresh = make()
     for episode in reversed(episodes):
-        where = f"the episode with seed {episode.seed}, played again,"
+        where = f"the episode with seed {episode.seed}, replayed,"
         if not same(episode.first_obs, fresh.reset(seed=episode.seed)[0]):
-            raise Broken(f"{where} begins with another observation; exact resume is impossible")
+            raise Broken(f"{where} begins with a different observation; exact resume is impossible")
         for index, (action, before) in enumerate(zip(episode.actions, episode.steps, strict=True)):
             again = Step(*fresh.step(action)[:4])
             differing = [
@@ -205,7 +205,7 @@ def check_replay(make: MakeEnv) -> str:
                 what = " and ".join(differing)
                 raise Broken(f"{where} differs at step {index + 1} in {what}; exact resume is impossible")
     fresh.close()
-    return f"{STEPS} steps in {len(episodes)} episodes came out the same, bit for bit, from seed and actions"
+    return f"{STEPS} steps in {len(episodes)} episodes were reproduced bit for bit from seeds and actions"
 
 
 def check_time_limit(make: MakeEnv) -> str:
@@ -218,7 +218,7 @@ def check_time_limit(make: MakeEnv) -> str:
     env.close()
     if len(longest.steps) > limit:
         raise Broken(f"has a time limit of {limit} steps, but an episode of {len(longest.steps)} did not end")
-    return f"episodes are cut after {limit:,} steps"
+    return f"episodes are truncated after {limit:,} steps"
 
 
 def check_autoreset(make: MakeEnv) -> str:
@@ -228,7 +228,7 @@ def check_autoreset(make: MakeEnv) -> str:
     env.close()
     if isinstance(env.action_space, JOINT):
         return Warn(
-            "not looked at: Gymnasium's vector environments take Tuple and Dict actions in another form"
+            "not checked: Gymnasium's vector environments take Tuple and Dict actions in another form"
         )
     actions = [np.stack(column) for column in zip(*rows, strict=True)]
     alone = [
@@ -244,7 +244,7 @@ def check_autoreset(make: MakeEnv) -> str:
             for index, (row, expected) in enumerate(zip(steps, alone[lane], strict=True)):
                 if not same(lane_of(row, lane), expected):
                     raise Broken(
-                        f"copies run {way} give another transition than one alone, at step {index + 1} "
+                        f"copies run {way} give a different transition than a single one, at step {index + 1} "
                         f"of copy {lane + 1}; do the copies share state?"
                     )
     return "NEXT_STEP, SAME_STEP and DISABLED vector environments give the same transitions"

@@ -1,4 +1,4 @@
-"""Environments in compiled code: a few numbers a lane, saved as they stand, so that nothing is played again."""
+"""Parallel compiled environments: their state is saved directly, so that nothing is replayed on resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One compiled environment as Gymnasium knows environments: for evaluation, `play`, `check-env` and wrappers."""
+"""A compiled environment as a `gymnasium.Env`, for evaluation, `play`, `check-env` and wrappers."""
 
 from __future__ import annotations
 

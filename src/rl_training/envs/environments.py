@@ -1,4 +1,4 @@
-"""Environments that can be saved, whatever they are made of.
+"""Parallel environments whose state can be saved and restored by replay.
 
 Episodes begin with a seed of their own, fold(seed, stream, lane, episode), so where an environment stands is that
 seed and the actions taken since. Restoring plays those actions again and compares what they lead to, rewards and all:
@@ -168,7 +168,7 @@ class Environments(Stateful):
         for name, value in found.items():
             if not np.isscalar(value) or isinstance(value, str | bytes) or not np.isfinite(value):
                 raise EnvironmentFault(
-                    f"reported {name} = {value!r}, of which info_metrics can make no mean", lane
+                    f"reported {name} = {value!r}; info_metrics needs a finite number or a boolean", lane
                 )
         return ({name: float(value) for name, value in found.items()},)
 

@@ -1,4 +1,4 @@
-"""Environments that are no registered id: a class of a file, a callable of a module, an object given in Python."""
+"""Environments without a registered id: a class in a file, a callable in a module, or a Python object."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _maker_of_given(env_id: str) -> Callable[..., Any]:
         thing = parts.load(env_id)
     except ConfigError:
         raise ConfigError(
-            f"env_id {env_id!r}: the environment was given as an object in Python, which a run cannot keep; give it "
+            f"env_id {env_id!r}: the environment was given as an object in Python, which a run cannot store; give it "
             "again in Python, as in resume(run_dir, env=...)"
         ) from None
     return partial(copy_of, thing) if hasattr(thing, "step") and not isinstance(thing, type) else thing
@@ -74,9 +74,9 @@ def copy_of(env: Any, **kwargs: Any) -> Any:
     """A copy of an environment that was given as an instance."""
     if kwargs:
         raise TypeError(
-            f"an instance takes no env_kwargs, and {', '.join(kwargs)} were given; give its class"
+            f"an instance takes no env_kwargs, but {', '.join(kwargs)} were given; pass its class instead"
         )
     try:
         return deepcopy(env)
     except Exception as error:
-        raise TypeError(f"this instance cannot be copied ({error}); give its class, or a function") from error
+        raise TypeError(f"this instance cannot be copied ({error}); pass its class or a function") from error

@@ -1,4 +1,4 @@
-"""What Gymnasium's interface asks of an environment, as checks of what its calls return.
+"""Checks that the return values of an environment conform to Gymnasium's API.
 
 Each raises `Broken` with what is wrong as a sentence. `check-env` runs them over whole episodes, `train` over the first
 steps, and lanes once something an environment returned could not be used.
@@ -60,7 +60,7 @@ def check_shape(space: Space, obs: Any) -> None:
     try:
         shape = np.shape(obs)
     except ValueError:  # a ragged list
-        raise Broken(f"an observation is no array, its space says {space.shape}") from None
+        raise Broken(f"an observation is not an array; its space has shape {space.shape}") from None
     if shape != space.shape:
         raise Broken(f"an observation has shape {shape}, its space says {space.shape}")
 
@@ -75,11 +75,11 @@ def check_in_space(space: Space, obs: Any) -> str:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise Broken("an observation is not finite")
     if isinstance(space, gym.spaces.Box) and not ((array >= space.low) & (array <= space.high)).all():
-        raise Broken("an observation lies outside the bounds of its space")
+        raise Broken("an observation is outside the bounds of its space")
     if array.dtype != space.dtype and isinstance(space, gym.spaces.Box):
         return f"observations are {array.dtype}, their space says {space.dtype}; they will be converted"
     if not space.contains(obs):
-        raise Broken(f"an observation does not lie in its space {short(space)}")
+        raise Broken(f"an observation is not in its space {short(space)}")
     return ""
 
 

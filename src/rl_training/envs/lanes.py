@@ -1,4 +1,4 @@
-"""Lanes: environments side by side, stepped together and reset one by one with a seed each.
+"""Lanes: parallel environments, stepped together and reset individually, each with its own seed.
 
 What differs between our own loop and the three autoreset modes of Gymnasium's vector environments
 ends here: `step` returns what the action led to, also where the episode ended there, and a new

@@ -1,4 +1,4 @@
-"""How one environment is made: the environment itself, and the layers that a config puts around it.
+"""Construction of one environment: the environment itself and the wrappers that a config adds.
 
 From the inside out: the environment with its own time limit (`max_episode_steps`, in its own steps), the user's
 `wrappers`, `action_repeat`, `frame_stack`, `time_limit` in the policy's steps, and the action mask of `info`. Worker
@@ -63,7 +63,7 @@ def layered(env: Env, recipe: Recipe) -> Env:
 def _check_wrapped(env: object, wrapper: object) -> None:
     name = parts.split(wrapper)[0]
     if not isinstance(env, gym.Env):
-        raise ConfigError(f"wrappers: {name!r} gave {env!r}, which is no environment", ("wrappers",))
+        raise ConfigError(f"wrappers: {name!r} returned {env!r}, which is not an environment", ("wrappers",))
     try:
         check_has_spaces(env)
     except Broken as broken:
@@ -76,7 +76,7 @@ def make_directly(make: Callable[..., Env], max_episode_steps: int | None, **kwa
     """An environment that is not made by Gymnasium, with its time limit."""
     env = make(**kwargs)
     if not isinstance(env, gym.Env):
-        raise Broken(f"{getattr(make, '__name__', make)} gave {env!r}, which is no environment")
+        raise Broken(f"{getattr(make, '__name__', make)} returned {env!r}, which is not an environment")
     return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
 
 

@@ -1,4 +1,4 @@
-"""Making environments from what a config says, with errors that tell the user what to do."""
+"""Creating environments from a config, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make_environments(
     if is_atari(config.env_id):
         refuse_layers_on_atari(config)
         if config.info_metrics:
-            raise ConfigError("info_metrics: Atari's vector environment reports nothing", ("info_metrics",))
+            raise ConfigError("info_metrics: Atari's vector environment provides no info", ("info_metrics",))
         if config.vectorization != "sync":
             raise ConfigError(
                 "vectorization: Atari games run in threads of their own; leave it at sync", ("vectorization",)
@@ -121,8 +121,8 @@ def make_agent_lanes(config: Config, make: Callable[[], Any], count: int, traini
     check_spaces(config.env_id, lanes)
     if training and config.num_envs % len(lanes.agents):
         raise ConfigError(
-            f"num_envs: {config.num_envs} is no multiple of the {len(lanes.agents)} agents of {config.env_id}, and it "
-            "counts agents",
+            f"num_envs: {config.num_envs} is not a multiple of the {len(lanes.agents)} agents of {config.env_id}; "
+            "it counts agents",
             ("num_envs",),
         )
     return lanes

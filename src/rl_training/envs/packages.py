@@ -1,4 +1,4 @@
-"""Packages of environments that an extra brings: which ids are theirs, and what registers them."""
+"""Environment packages installed by extras: their ids, and the modules that register them."""
 
 from __future__ import annotations
 

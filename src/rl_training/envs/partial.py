@@ -1,4 +1,4 @@
-"""Environments that show less than they know, for policies with a memory."""
+"""Partially observable environments, for policies with a memory."""
 
 from __future__ import annotations
 

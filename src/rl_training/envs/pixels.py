@@ -1,4 +1,4 @@
-"""CartPole seen through a camera: pictures drawn here, in place of the four numbers.
+"""CartPole from pixels, rendered here in place of the four state variables.
 
 Gymnasium's own renderer needs a package with a window system; two strokes need none, and a picture of 64 × 64 takes
 less time than a step.

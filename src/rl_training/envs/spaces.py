@@ -1,4 +1,4 @@
-"""Spaces: which ones are understood, and how a policy's actions become the environment's.
+"""Supported spaces, and the mapping from a policy's actions to the environment's.
 
 Policies act in model space: an index for Discrete, indices for MultiDiscrete, zeros and ones for
 MultiBinary, and a flat vector for Box in which [-1, 1] spans the environment's bounds. The parts of a

@@ -1,4 +1,4 @@
-"""Tic-tac-toe for two sides that take turns in one environment, for planners that play against themselves."""
+"""Two-player tic-tac-toe in one environment, for self-play."""
 
 from __future__ import annotations
 

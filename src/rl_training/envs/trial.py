@@ -1,4 +1,4 @@
-"""What `train` asks of an environment before a run is begun: a first step, and of unknown ones a few more.
+"""Checks of an environment before a run: one step, and a few more for third-party environments.
 
 A first step that cannot be used refuses the environment. A few short episodes, played again, show what the user should
 know before hours are spent: that the run could not be resumed exactly, or that observations are not what their space
@@ -103,8 +103,8 @@ def _findings(env: Env, make: MakeEnv, making: float) -> Iterator[str]:
                 if differing:
                     what = " and ".join(differing)
                     yield (
-                        f"an episode played again with the same seed and actions differs at step {index} in {what}: "
-                        "after a kill this run could not be resumed"
+                        f"an episode replayed with the same seed and actions differs at step {index} in {what}: "
+                        "this run could not be resumed exactly"
                     )
                     return
 

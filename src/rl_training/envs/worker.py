@@ -1,4 +1,4 @@
-"""What the worker processes of async environments run; they import nothing heavier than Gymnasium.
+"""Code of the worker processes of async environments; it imports nothing heavier than Gymnasium.
 
 A worker is one lane: it is asked through a pipe, and what its environment shows goes through shared memory. It ends
 when its pipe does, and by nothing else short of SIGKILL: signals to a whole process group are for the trainer.

@@ -1,4 +1,4 @@
-"""Environments in a process each, for those whose step takes longer than the trip between processes.
+"""Environments in one worker process each, for steps that take longer than a round trip between processes.
 
 A worker that dies is seen by the sentinel of its process, at once or, behind a silent one, within a second; one that
 lives and says nothing counts as hung after a while. Either ends the run with an `EnvironmentFault`, and closing waits

@@ -1,4 +1,4 @@
-"""Wrappers that come with the package, for `wrappers:` in a config and for `frame_stack` and `action_repeat`.
+"""Shipped wrappers, for `wrappers:` in a config and for `frame_stack` and `action_repeat`.
 
     wrappers: [rl_training.envs.wrappers:DropText]
 

@@ -1,1 +1,1 @@
-"""Actors beside the learner, read in a fixed order: in this process, in processes of this machine, or on Ray."""
+"""Actors and learners: actors in this process, in processes of this machine, or on Ray."""

@@ -1,4 +1,4 @@
-"""An actor: a policy and environments of its own, which plays fragments of experience for the learner.
+"""An actor: a policy and its environments, which collect fragments of experience for the learner.
 
 A fragment is a function of the request for it: the stream it belongs to, its number in that stream, the weights, and
 the stream's state before it. Who plays it, when, and how fast does not matter, and one that was lost is played again.

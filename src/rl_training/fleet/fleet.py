@@ -1,4 +1,4 @@
-"""Fleet: streams of fragments for the learner, whoever plays them.
+"""Fleet: streams of fragments for the learner, independent of which actor collects them.
 
 There are as many streams as actors, and each has one request under way, so the work in flight is bounded. The learner
 takes fragments in turn (stream 0, 1, 2, ...) and asks for the next one of a stream, with the newest weights, as soon

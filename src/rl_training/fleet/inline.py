@@ -1,4 +1,4 @@
-"""A fleet without processes: fragments are played by the learner itself, when it waits for them. For tests."""
+"""A fleet without processes: the learner collects the fragments itself. For tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learners: processes that share the work of a gradient, where a batch is too much for one.
+"""Data-parallel learners: processes that share the computation of each gradient.
 
 Each takes an equal share of a batch and computes the gradient of the trainer's loss on it; torch.distributed averages
 the gradients. The first learner is the process that trains, and the only one that moves weights, saves and logs. The

@@ -1,4 +1,4 @@
-"""What goes out to actors: an agent's parameters and the statistics of its observation normaliser, as one array."""
+"""Weights sent to actors: parameters and statistics of the observation normaliser, as one array."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Compiled code and gradients written out: what does the work of torch where torch is slow."""
+"""Compiled kernels and hand-written gradients, where torch is slow."""

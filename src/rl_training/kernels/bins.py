@@ -1,4 +1,4 @@
-"""Rewards and values on bins, many rows of some hundred logits, in one pass over memory each.
+"""Rewards and values on bins: many rows of a few hundred logits, in one pass over memory each.
 
 What `algorithms.dreamer.decode` and `two_hot_loss` say, for single precision on a CPU; elsewhere those do it.
 """

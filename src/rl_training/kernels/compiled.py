@@ -1,4 +1,4 @@
-"""Where compiled functions of our own may do the work of torch's operations."""
+"""Conditions under which compiled kernels may replace torch operations."""
 
 from __future__ import annotations
 

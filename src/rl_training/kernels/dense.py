@@ -1,4 +1,4 @@
-"""The gradients of small dense networks, written out.
+"""Hand-written gradients of small MLPs.
 
 A layer of 64 units on 64 rows takes 10 µs; the module calls and the graph around it take several times that. The
 gradients of a stack of dense layers are five lines, and no graph is needed below its output.

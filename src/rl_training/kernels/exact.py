@@ -1,4 +1,4 @@
-"""Shortcuts: faster ways to compute what modules compute, for exactly the classes that they were written for.
+"""Shortcuts: faster implementations of modules, valid only for exactly the classes they were written for.
 
 A shortcut reads the parameters of modules and never calls their `forward`. So it may stand in for them only where
 nothing would be called that is not ours: no subclass, no hook, no parametrization, no method put on an instance.

@@ -1,4 +1,4 @@
-"""Three pieces of Dreamer's networks, each as one pass over memory with gradients written out.
+"""Three operations of Dreamer's networks, each fused into one pass over memory, with hand-written gradients.
 
 torch would run each as a row of small operations, every one of them through all of the memory, and torch's softmax
 over the few classes of a latent is some fifty times slower than the exponentials in it. Where tensors are not single

@@ -1,4 +1,4 @@
-"""Search trees in flat arrays, one tree per root, and what happens in them between two network calls.
+"""Search trees in flat arrays, one tree per root, and their operations between two network calls.
 
 A tree has one node per evaluation: node 0 is the root, simulation s makes node s + 1. B is the number of roots,
 N the number of nodes a tree can have, A the number of actions. A simulation ends and the next one begins in one

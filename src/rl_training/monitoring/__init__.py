@@ -1,1 +1,1 @@
-"""What shows a run while it goes on: displays and trackers, which the engine uses."""
+"""Progress displays and experiment trackers."""

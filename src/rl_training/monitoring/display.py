@@ -1,4 +1,4 @@
-"""What a training run shows while it runs: a live panel, plain lines, or nothing.
+"""Progress display of a run: a live panel, plain lines, or nothing.
 
 The engine talks to a `Display` and never to the terminal. Progress goes to stdout, warnings to stderr.
 Nothing here is read back by the run: a display may be slow, wrong or absent, and the metrics stay the same.

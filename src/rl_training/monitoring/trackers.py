@@ -1,4 +1,4 @@
-"""Trackers: views of metrics.jsonl elsewhere. The file stays the truth, and no tracker can end or change a run.
+"""Experiment trackers, which mirror metrics.jsonl. The file stays the source of truth; no tracker affects a run.
 
 Each is a switch in the config and an extra. Where a tracker keeps its data, and under which name, is said by the
 library's own environment variables (WANDB_PROJECT, MLFLOW_TRACKING_URI, ...).

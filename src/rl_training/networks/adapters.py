@@ -1,4 +1,4 @@
-"""Weights that grow by stages: what was learned is frozen, and a low-rank adapter is learned beside it."""
+"""Staged low-rank adapters (LoRA): earlier weights are frozen, and a new adapter is trained."""
 
 from __future__ import annotations
 

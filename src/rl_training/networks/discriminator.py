@@ -1,4 +1,4 @@
-"""The discriminator of adversarial imitation: whose pair of observation and action is this?"""
+"""The discriminator of adversarial imitation: classifies observation-action pairs as expert's or agent's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What EfficientZero adds to MuZero's model: a memory of what was earned, and a projection of states.
+"""EfficientZero's additions to MuZero's model: the value-prefix LSTM and the projection of states.
 
     hₖ, cₖ = LSTM(sₖ, hₖ₋₁, cₖ₋₁)        prefixₖ = f(sₖ) + W hₖ        rₖ = prefixₖ - prefixₖ₋₁
 

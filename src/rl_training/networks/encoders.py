@@ -80,7 +80,7 @@ def width_of(module: Any, rows: Any, key: str, written: Written) -> int:
     """The number of features that a user's module makes of two rows; what makes none is refused."""
     named = f"{key} {parts.split(written)[0]!r}"
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"{named} makes a {type(module).__name__}, and no torch.nn.Module", (key,))
+        raise ConfigError(f"{named} returns a {type(module).__name__}, not a torch.nn.Module", (key,))
     training = module.training
     try:
         with torch.no_grad():
@@ -91,7 +91,7 @@ def width_of(module: Any, rows: Any, key: str, written: Written) -> int:
         module.train(training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ConfigError(f"{named} must make [2, features] of two rows, not {shape}", (key,))
+        raise ConfigError(f"{named} must map two rows to [2, features], not {shape}", (key,))
     return features.shape[1]
 
 

@@ -1,4 +1,4 @@
-"""Observations into tokens and features back into observations, whatever their space is made of.
+"""Encoder and decoder of Dreamer, for observations of any supported space.
 
 Numbers go through symlog, whole numbers become one-hot, pictures go through convolutions.
 """

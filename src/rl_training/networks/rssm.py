@@ -1,4 +1,4 @@
-"""The recurrent state-space model: a memory in blocks, and a categorical latent that is foreseen or observed.
+"""The recurrent state-space model (RSSM): a block-diagonal GRU and categorical latents with prior and posterior.
 
 A state is `deter` [N, D], what is remembered, and `stoch` [N, K · S], S one-hot choices among K classes. Per step:
 

@@ -1,4 +1,4 @@
-"""The networks of Soft Actor-Critic: a Gaussian whose spread depends on the state, and two critics at once."""
+"""The networks of Soft Actor-Critic: a Gaussian actor, and two critics in one batched network."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What acts: the policies of all algorithms."""
+"""Policies: how the agents of all algorithms act."""

@@ -1,4 +1,4 @@
-"""What all policies share: a device, and observations through a normaliser that is frozen while acting."""
+"""Base class of policies: a device, and a normaliser that is frozen while acting."""
 
 from __future__ import annotations
 

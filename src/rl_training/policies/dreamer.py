@@ -1,4 +1,4 @@
-"""Dreamer's policy: it follows what it sees with its world model, and acts on the model's state."""
+"""Dreamer's policy: tracks the latent state with the world model and acts on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy of DQN: the best action, and now and then a random one."""
+"""The ε-greedy policy of DQN."""
 
 from __future__ import annotations
 

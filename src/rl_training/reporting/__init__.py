@@ -1,1 +1,1 @@
-"""What is shown of runs and configs: charts, curves, reports."""
+"""Reports, comparisons and plots of runs and configs."""

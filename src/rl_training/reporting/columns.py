@@ -1,4 +1,4 @@
-"""A log of any length in little memory: the points of each metric, thinned while the log is read.
+"""Logs of any length in constant memory: the points of each metric are thinned while the log is read.
 
 Up to MOST_POINTS points a metric is kept as it is. Beyond, neighbours are taken together in stretches of equal length,
 each with its mean and its lowest and highest value; the newest point always stands for itself.

@@ -1,4 +1,4 @@
-"""Runs beside each other: which of them are seeds of one config, and what can be said about the difference.
+"""Comparison of runs: grouping seeds of one config, and statistics of the differences.
 
 A task is an environment with its arguments. A method is a config, whatever its seed; it is called by its algorithm and
 by the fields in which it differs from others of that algorithm on the same task. Methods of the same name on several

@@ -1,4 +1,4 @@
-"""What a world model imagines beside what happened.
+"""Open-loop predictions of a world model, next to what happened.
 
 prediction = imagine_open_loop("runs/dreamer-CartPole-v1-s1", steps=40, context=5)
 save_picture(prediction, "imagined.png")
@@ -56,7 +56,7 @@ def imagine_open_loop(
         raise ConfigError("steps and context must be at least 1")
     config, agent, saved = load_agent(path, checkpoint, trust=trust or trust_env)
     if not isinstance(agent, DreamerPolicy):
-        raise ConfigError(f"{path}: {config.algo_name} has no world model to look into")
+        raise ConfigError(f"{path}: {config.algo_name} has no world model")
     refuse_untrusted(config, trust or trust_env, doing="playing")
     seed = fold(config.seed if seed is None else seed, "imagination")
     obs, actions = _play(agent, config, steps + context, seed, made_for(saved))

@@ -1,4 +1,4 @@
-"""Pages that need nothing but themselves: charts, tables and pictures in one HTML file, or charts in one PNG.
+"""Self-contained HTML pages with charts, tables and images, and charts as PNG.
 
 A page is text made of blocks; its charts are plain data in it, which page.js draws as SVG. Nothing comes from the web,
 and whatever a run says (a name, a path, a value) is text and never markup.

@@ -1,4 +1,4 @@
-"""What a policy looks like: a short video of it, and what its world model, if it has one, expects to see."""
+"""Video of a policy, and predictions of its world model, for the report."""
 
 from __future__ import annotations
 

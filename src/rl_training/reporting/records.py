@@ -1,4 +1,4 @@
-"""What a run wrote down, read for people to look at: any algorithm's, finished or not, from here or from elsewhere.
+"""Reading the files of a run for reports and comparisons, finished or not, trusted or not.
 
 Only files are read, nothing of the run is imported or built, so a run of an algorithm that is not installed here can
 still be looked at.

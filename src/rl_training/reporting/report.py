@@ -1,4 +1,4 @@
-"""The report of a run: one page that says what was trained, how it went, and what came of it.
+"""The report of a run: one HTML page with config, curves and results.
 
 It is made from what every run directory holds, whatever the algorithm: its config, manifest, metrics, timing and
 checkpoints. Only the video and a world model's predictions need the policy itself, and may be left out.

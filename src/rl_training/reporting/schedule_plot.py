@@ -1,4 +1,4 @@
-"""The knobs of a config over its run, drawn before anything is trained.
+"""Plots of the knobs of a config over the run, before training.
 
 In the terminal every knob that moves gets a small chart in braille dots (two columns and four rows of dots in
 a character), every other one a line. The PNG shows the same and needs matplotlib, the extra `plot`.

@@ -1,4 +1,4 @@
-"""What a handful of seeds says: interquartile means, intervals, profiles, and how likely one method beats another.
+"""Statistics over few seeds: interquartile means, intervals, performance profiles, probability of improvement.
 
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
 (arXiv:2108.13264). Scores come as one array per task, with the runs along its last axis; the number of runs may

@@ -1,4 +1,4 @@
-"""Where the time of a run went, from timing.jsonl read once: seconds by what they went into, and speed over the run."""
+"""Time profile of a run from timing.jsonl: seconds per activity, and speed over the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the actor-learner family shares: fragments of a fleet as one batch, and the learner's view of it."""
+"""Base of the actor-learner family: fragments of a fleet as one batch, and the learner's view of it."""
 
 from __future__ import annotations
 

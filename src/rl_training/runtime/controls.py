@@ -406,7 +406,7 @@ def _compile_arguments(config: Any) -> dict[str, Knob]:
         value = config.env_kwargs.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise KnobError(
-                f"{ARGUMENTS}: {name} needs a number in env_kwargs, which evaluations are made with",
+                f"{ARGUMENTS}: {name} needs a number in env_kwargs, which evaluations use",
                 ARGUMENTS,
                 "",
                 name,

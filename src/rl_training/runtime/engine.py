@@ -346,7 +346,7 @@ class Engine:
         if lost:
             assert self.last_good is not None
             raise StorageError(
-                f"{self.store.folder}: {lost} segments were removed while the run wrote to it; not lost: "
+                f"{self.store.folder}: {lost} segments were removed during the run; not lost: "
                 f"{self.last_good.name}, saved whole from memory; lost: older checkpoints that need them; "
                 f"continue with {resume_command(self.config, self.run.path)}"
             )
@@ -387,7 +387,7 @@ class Engine:
         moved = self.held.moved_to()
         if moved is None:
             raise StorageError(
-                f"{self.run.path}: was removed while the run wrote to it; lost: its checkpoints, metrics and config; "
+                f"{self.run.path}: was removed during the run; lost: its checkpoints, metrics and config; "
                 "nothing of it is left"
             )
         name = self.last_good.name if self.last_good else None
@@ -395,7 +395,7 @@ class Engine:
             f"all up to {name}" if name and (moved / "checkpoints" / name).is_dir() else "config and metrics"
         )
         raise StorageError(
-            f"{self.run.path}: was moved to {moved} while the run wrote to it; lost: the steps since its last "
+            f"{self.run.path}: was moved to {moved} during the run; lost: the steps since its last "
             f"checkpoint; not lost: {kept}; continue with {resume_command(self.config, moved)}"
         )
 

@@ -1,4 +1,4 @@
-"""Evaluation: episodes in environments of their own, with seeds of their own."""
+"""Evaluation: episodes in separate environments with separate seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam over groups of parameters of which only some learn at a time."""
+"""Adam over groups of parameters, only some of which are trained at a time."""
 
 from __future__ import annotations
 

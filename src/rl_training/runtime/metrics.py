@@ -1,4 +1,4 @@
-"""Metrics: what an iteration reports, and what is averaged between two log lines."""
+"""Metrics: the report of an iteration, and averages between two log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observers: a user's own code that hears of log lines, evaluations and checkpoints, and may ask a run to stop.
+"""Observers: user code called after log lines, evaluations and checkpoints, which may stop a run.
 
 What an observer hears of is a function of the run: lines and evaluations come at fixed steps, and hold no clock times.
 What it remembers is saved with every checkpoint, together with what it is still owed. So a run that was killed tells it
@@ -104,7 +104,9 @@ class Watch(Stateful):
         with naming(f"observer {self.names[index]}", what, step):
             reason = getattr(self.observers[index], f"on_{what}")(step, about)
             if reason is not None and not isinstance(reason, str):
-                raise TypeError(f"on_{what} returned {reason!r}, and no reason to stop in words")
+                raise TypeError(
+                    f"on_{what} returned {reason!r}; it must return None or the reason to stop, as text"
+                )
             return " ".join((reason or "").split())
 
 
@@ -113,7 +115,7 @@ def _made(written: parts.Written) -> Observer:
     given = name.startswith(parts.GIVEN)
     observer = parts.load(name, "observers") if given else parts.make(written, key="observers")
     if not isinstance(observer, Observer):
-        raise ConfigError(f"observers {name!r} is no rl_training.Observer", ("observers",))
+        raise ConfigError(f"observers {name!r} is not an rl_training.Observer", ("observers",))
     return observer
 
 

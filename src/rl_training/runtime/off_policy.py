@@ -1,4 +1,4 @@
-"""What the replay family shares: stepping, remembering, and how many updates are due."""
+"""Base of the replay family: stepping, storing transitions, and counting the updates that are due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the on-policy family shares: its experience, from the environments to a flat batch with advantages."""
+"""Base of the on-policy family: from the environments to a flat batch with advantages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers over one flat parameter vector, which say no to numbers that are not finite."""
+"""Optimizers over one flat parameter vector, which reject non-finite gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules: how a number moves over a run. Most are pure functions of the step: there is no state to save.
+"""Schedules: values over a run. Most are pure functions of the step and have no state to save.
 
 With e = step - delay (steps since the schedule began), n = steps (its length; the rest of the run if not
 given) and f = e / n, from `start` to `end`:

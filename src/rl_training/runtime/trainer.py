@@ -76,9 +76,7 @@ class Trainer(Stateful, Generic[ConfigT]):
 
     def _refuse_curriculum(self, config: ConfigT) -> None:
         if config.env_kwargs_schedule and type(self).begin_with is Trainer.begin_with:
-            raise ConfigError(
-                f"env_kwargs_schedule: {config.algo_name} cannot change environments in its run", (ARGUMENTS,)
-            )
+            raise ConfigError(f"env_kwargs_schedule: {config.algo_name} does not support it", (ARGUMENTS,))
 
     def keep_segments_in(self, store: SegmentStore) -> None:
         """Where to keep what only grows, such as a replay; most algorithms have nothing of the kind."""

@@ -1,4 +1,4 @@
-"""Train, resume, evaluate, load: the things users do, from Python or from the command line."""
+"""Train, resume, evaluate, load: the functions behind the Python API and the command line."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def resume_until_stopped(
             display.message("no checkpoint yet: starting from step 0")
         else:
             if not finished:
-                display.message(f"going back to {found[0].name}: its open episodes are played again")
+                display.message(f"falling back to {found[0].name}: its open episodes are replayed")
             with taking_over(found[0]):
                 engine.restore(*found)
             if not finished:

@@ -1,1 +1,1 @@
-"""What a user may write: the fields of every algorithm's config, and how configs are read. Nothing here needs torch."""
+"""Config classes of all algorithms, and loading of configs. Nothing here needs torch."""

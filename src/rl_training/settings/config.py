@@ -1,4 +1,4 @@
-"""Config: what every algorithm's config has.
+"""Config: the fields of every algorithm.
 
     PPOConfig(env_id="CartPole-v1", clip_range=0.1)
 
@@ -82,7 +82,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
     env_kwargs: dict[str, Any] = field({}, "Keyword arguments of the environment's constructor.")
     env_kwargs_schedule: dict[str, Any] = field(
         {},
-        "Schedules of numbers in env_kwargs: an episode is made with the values of the step at which it begins.",
+        "Schedules of numbers in env_kwargs, evaluated when an episode begins.",
     )
     wrappers: Annotated[Any, Brought("playing", many=True)] = field(
         [], "Wrappers of the environment, innermost first: module:Class or FILE.py:Class, with arguments."
@@ -93,7 +93,8 @@ class Config(BaseModel, metaclass=ConfigMeta):
         None, "Time limit of an episode in actions of the policy, after wrappers and action repeat.", ge=1
     )
     vectorization: Literal["auto", "sync", "async", "compiled"] = field(
-        "auto", "Environments: sync in this process, async in one each, or compiled; auto: compiled or sync."
+        "auto",
+        "Environments: sync (in this process), async (one process each), compiled, or auto (compiled or sync).",
     )
     env_timeout: float | None = field(
         300.0, "Seconds without a reply until an async environment counts as hung; none: never.", gt=0
@@ -278,7 +279,7 @@ def _check_stop(config: Config) -> None:
     metric = stop["metric"]
     if metric.startswith("eval/") and metric not in known and not metric.startswith("eval/task/"):
         hint = did_you_mean(metric, known) or f"; there are {', '.join(known)}"
-        raise FieldError(f"stop_at: no evaluation gives {metric}{hint}", ("stop_at", "metric"))
+        raise FieldError(f"stop_at: no evaluation logs {metric}{hint}", ("stop_at", "metric"))
 
 
 def _check_knobs(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""The fields of a config class in words, for `rl-training describe` and the pages."""
+"""Descriptions of the fields of a config class, for `rl-training describe` and the pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What algorithms share: the fields of the families, and groups of fields that several algorithms have."""
+"""Fields shared by families of algorithms, and groups of fields used by several algorithms."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class OnPolicyConfig(Config):
     def _shared_layers_have_one_size(self) -> OnPolicyConfig:
         for name in ("actor_sizes", "critic_sizes"):
             if getattr(self, name) is not None and getattr(self, "shared_trunk", False):
-                raise refused(name, "must be none where actor and critic share their layers (shared_trunk)")
+                raise refused(
+                    name, "must be none with shared_trunk, where actor and critic share their layers"
+                )
         return self
 
 
@@ -131,7 +133,9 @@ class ActorLearnerConfig(Config):
         None, "Maximum policy lag in updates, with order: arrival; none: no limit.", ge=0
     )
     actor_timeout: float = field(300.0, "Seconds without a reply until an actor is replaced.", gt=0)
-    vectorization: Literal["sync"] = field("sync", "Environments of an actor; actors are processes already.")
+    vectorization: Literal["sync"] = field(
+        "sync", "Environments of an actor: sync only, since actors are processes."
+    )
     gae_lambda: float = like(OnPolicyConfig, 1.0, "V-trace λ; 1 as in the paper.")
     rho_bar: float = knob(
         1.0, "Clip ρ̄ of the importance weights; sets the fixed point of the value function."

@@ -1,4 +1,4 @@
-"""What other libraries call things: their names of arguments, and where each leads here.
+"""Argument names of other libraries, and the key each corresponds to here.
 
 Names of stable-baselines3, its zoo and CleanRL that are no keys of a config. A hint is the keys that may be meant, of
 which the first that a config has is named, and what to know about it; or only that.

@@ -64,6 +64,6 @@ class GAILConfig(OnPolicyConfig, Minibatches, Surrogate):
     def _own_layers_are_as_they_are(self) -> GAILConfig:
         if self.spectral_norm and self.discriminator_network is not None:
             raise refused(
-                "spectral_norm", "must be false for a discriminator_network, which is used as it is"
+                "spectral_norm", "must be false for a discriminator_network, which is used unchanged"
             )
         return self

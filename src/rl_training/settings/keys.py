@@ -1,4 +1,4 @@
-"""The keys that a config may hold: names of fields, other names of knobs, and what to say about any other key."""
+"""Valid config keys: fields and aliases of knobs, and hints for unknown keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defaults that depend on the observation: what a plain config means where an environment shows pictures."""
+"""Defaults that depend on the observation: those of environments with image observations."""
 
 from __future__ import annotations
 

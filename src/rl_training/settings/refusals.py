@@ -1,4 +1,4 @@
-"""How a config refuses: one line that begins with the key, and where in the config that key stands."""
+"""Config errors: one line with the key and its location in the config."""
 
 from __future__ import annotations
 

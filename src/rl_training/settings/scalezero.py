@@ -101,7 +101,7 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
         if not ids and one:
             return {**data, "env_ids": tuple(one.split("+"))}
         if one and one != "+".join(ids):
-            raise refused("env_id", f"{one!r} and env_ids say different things; leave env_id out")
+            raise refused("env_id", f"{one!r} and env_ids say different things; remove env_id")
         return {**data, "env_id": "+".join(ids)}
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What the names of knobs mean where no config class says it: what the first shipped algorithm with one declares."""
+"""Knobs of plain mappings, which have no config class: as declared by the first shipped algorithm that has them."""
 
 from __future__ import annotations
 

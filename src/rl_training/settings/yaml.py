@@ -1,4 +1,4 @@
-"""YAML in and out: plain data only, with the line of every entry, so that a refusal can say where it stands.
+"""Reading and writing YAML: plain data only, with the line of every entry for error messages.
 
 Numbers are those of YAML 1.2 (`1e6`, `1_000_000`, `0x1F`). Files that are too long, too deep, or grow without
 end when their aliases are followed are refused, and so are tags: nothing in a config makes an object.
@@ -82,12 +82,12 @@ def _data(node: Node, path: KeyPath, lines: dict[KeyPath, int], place: str) -> A
     for key_node, child in node.value:
         line = key_node.start_mark.line + 1
         if key_node.tag == "tag:yaml.org,2002:merge":
-            raise ConfigError(f"{place}:{line}: merge keys (<<) are not read; use `extends: CONFIG`")
+            raise ConfigError(f"{place}:{line}: merge keys (<<) are not supported; use `extends: CONFIG`")
         key = _scalar(key_node, f"{place}:{line}") if isinstance(key_node, ScalarNode) else key_node.value
         if not isinstance(key, str):
             raise ConfigError(f"{place}:{line}: a key must be text, not {str(key)[:40]!r}")
         if key in data:
-            raise ConfigError(f"{place}:{line}: {key!r} is there twice, first in line {lines[(*path, key)]}")
+            raise ConfigError(f"{place}:{line}: {key!r} appears twice, first in line {lines[(*path, key)]}")
         lines[(*path, key)] = line
         data[key] = _data(child, (*path, key), lines, place)
     return data
@@ -120,7 +120,7 @@ def plain(value: object) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise ValueError(f"must have text as keys, not {key!r}")
+                raise ValueError(f"must have strings as keys, not {key!r}")
         return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]

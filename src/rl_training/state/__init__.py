@@ -1,1 +1,1 @@
-"""What survives a kill: seeding, opt-out state, durable files, checkpoints, run directories."""
+"""Everything that survives a kill: seeding, opt-out state, durable files, checkpoints, run directories."""

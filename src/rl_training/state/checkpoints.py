@@ -1,4 +1,4 @@
-"""Checkpoints that survive kill -9, power cuts, full disks, flipped bits and people who mean harm.
+"""Checkpoints that survive kill -9, power cuts, full disks, flipped bits and malicious files.
 
 `step-000000050000/` holds `weights.safetensors` (the tensors of the acting policy), `state.safetensors` (all
 others) and `state.json` (everything else, with the sizes and SHA-256 of the two). `state.json` starts with

@@ -1,4 +1,4 @@
-"""State trees as JSON and tensors, exactly, and back from bytes that nobody vouches for.
+"""Exact encoding of state trees as JSON and tensors, and decoding of untrusted bytes.
 
 JSON has no tuples, no whole-number keys, no NaN and no arrays. What JSON has stands for itself; everything
 else is an object with the key "~", which names its kind:

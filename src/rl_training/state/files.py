@@ -1,4 +1,4 @@
-"""Durable files: the only place of the package that writes what must survive a kill or a power cut.
+"""Durable writes: the only module that writes files which must survive a kill or a power cut.
 
 A file counts as written only after `fsync`; a name counts only after `fsync` of the directory that holds it.
 All calls go through `os.`, so that a test can make any of them fail.

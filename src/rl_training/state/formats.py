@@ -1,4 +1,4 @@
-"""The numbers that say how a run was written and how it computes; docs/formats.md says what each means."""
+"""Format number and revisions of results; docs/formats.md says what each means."""
 
 FORMAT = 2
 # Raised when code that algorithms share computes other numbers than before; an algorithm has `Trainer.revision`.

@@ -1,4 +1,4 @@
-"""The leaves of a state tree: which types it may hold, and how tensors go in and come back."""
+"""Leaves of a state tree: supported types, and saving and loading of tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of an nn.Module: more than `nn.Module.state_dict` sees, or a refusal."""
+"""State of an nn.Module, with a refusal of state that `nn.Module.state_dict` does not see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading files that nobody vouches for: never through a link, never more than is due, never waiting."""
+"""Reading untrusted files: no links, limited sizes, no blocking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commit that a run is made from, found without running anything that a repository names.
+"""The git commit of a run, read without running anything that a repository names.
 
 A repository may name programs that git starts: hooks, a monitor of files, filters when contents are compared, helpers
 of a remote when an object is missing. So git is asked only for what it reads from its own database, and never to look

@@ -1,4 +1,4 @@
-"""Taking a checkpoint over: what its contents make go wrong is one line that names it.
+"""Loading a checkpoint: any error that its contents cause becomes one line that names it.
 
 A checkpoint can be whole, byte for byte, and still make no sense: its checksums only say that it is as it was written.
 """

@@ -1,4 +1,4 @@
-"""The directory of a run: what lies where in it, who may write to it, and the manifest of what made it."""
+"""Run directory: layout, lock and manifest."""
 
 from __future__ import annotations
 

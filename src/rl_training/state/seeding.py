@@ -1,4 +1,4 @@
-"""Randomness as a function: every draw is named by (run seed, purpose, counters).
+"""Derived seeds: every random stream is identified by (run seed, purpose, counters).
 
 The engine calls `seed_everything(fold(seed, "iteration", n))` at the start of iteration n, so an iteration
 is a function of the state and its number, and no generator's state has to be saved.

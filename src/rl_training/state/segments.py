@@ -1,4 +1,4 @@
-"""Segments: immutable files of arrays beside the checkpoints, for what only ever grows.
+"""Segments: immutable files of arrays next to the checkpoints, for append-only data.
 
 `RUN/replay/` holds them. Each is written once, aside, synced and renamed into place. A checkpoint lists those it
 counts on with their sizes and SHA-256, so a replay of many gigabytes is saved by writing what is new. What no

@@ -1,1 +1,1 @@
-"""What is done with runs besides training them: play, export, fork, several seeds, a check-up."""
+"""Play, export, fork, several seeds, doctor."""

@@ -1,4 +1,4 @@
-"""A look at the machine: versions, devices, threads, extras, and a run of two seconds that is resumed."""
+"""Check of the installation: versions, devices, threads, extras, and a short run that is resumed."""
 
 from __future__ import annotations
 

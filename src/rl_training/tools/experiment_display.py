@@ -1,4 +1,4 @@
-"""What several seeds show while they run: a table that stays in place, plain lines, or nothing but warnings."""
+"""Progress display of several seeds: a live table, plain lines, or warnings only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several seeds of one config as one experiment: each a normal run, in a process of its own, some of them at a time.
+"""Several seeds of one config as one experiment: each is a normal run in its own process.
 
 An experiment is a directory `runs/<algo>-<env>-seeds` that holds `experiment.json` (its config without the seed) and a
 run directory `s<seed>` for each seed. The same command goes on where it was, whatever stopped it: finished runs are
@@ -175,7 +175,7 @@ def open_experiment(config: Config, run_dir: Path | None) -> Path:
         if theirs is not None and (changed := _differences(run_dir, theirs, config)):
             raise RunError(f"{run_dir}: holds an experiment of another config ({', '.join(changed)} differ)")
         if theirs is None and run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
-            raise RunError(f"{run_dir}: is not empty, and no experiment; choose another directory")
+            raise RunError(f"{run_dir}: is not empty and not an experiment; choose another directory")
         return _begin(run_dir, mine)
     for path in _default_places(config):
         theirs = _identity(path)

@@ -1,4 +1,4 @@
-"""Comparing an exported policy with the original: made-up observations, the same memory, every output."""
+"""Verification of an exported policy against the original, on synthetic observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exporting: a policy as one graph, from the environment's raw observations to its own actions.
+"""Export of a policy as one graph, from raw observations to environment actions.
 
 What is exported is the greedy policy with all that stands between the observation and the network and between the
 network and the action: normaliser, action mask, memory, action scaling. The file is run and compared with the

@@ -1,4 +1,4 @@
-"""Forking: a new run that starts where a checkpoint of another stands, with changed knobs and its lineage on record."""
+"""Fork: a new run from a checkpoint of another, with changed settings and a recorded lineage."""
 
 from __future__ import annotations
 
@@ -201,9 +201,7 @@ def _find(source: Path, display: Display) -> tuple[RunDirectory, Path, dict[str,
     """The run that is forked, the checkpoint it is forked at, and what that holds."""
     if (source / "state.json").exists():
         if source.resolve().parent.name != "checkpoints":
-            raise RunError(
-                f"{source}: holds no training state to go on from; fork RUN_DIR or RUN_DIR/checkpoints/step-N"
-            )
+            raise RunError(f"{source}: holds no training state; fork RUN_DIR or RUN_DIR/checkpoints/step-N")
         return RunDirectory.open(source.resolve().parents[1]), source, checkpoints.load_checkpoint(source)
     run = RunDirectory.open(source)
     newest = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
@@ -224,17 +222,17 @@ def _refuse_what_cannot_change(
     for name in changes:
         if name in config.kept_by_forks():
             raise ConfigError(
-                f"{name}: a fork keeps it, because {path.name} is laid out by it; train a new run"
+                f"{name}: a fork cannot change it: it determines the layout of {path.name}; train a new run"
             )
     if stopped and not {"observers", "stop_at"} & changes.keys():
         raise ConfigError(
-            f"{path} is where its run was stopped, at step {step}; change stop_at or observers, or fork an earlier "
+            f"{path} is where its run stopped, at step {step}; change stop_at or observers, or fork an earlier "
             "checkpoint of it"
         )
     if step >= config.total_timesteps:
         raise ConfigError(
             f"{path} is at the end of its run (step {step} of {config.total_timesteps}); "
-            "raise total_timesteps, or fork an earlier checkpoint of it"
+            "raise total_timesteps, or fork an earlier checkpoint"
         )
 
 

@@ -1,4 +1,4 @@
-"""Playing a trained policy before somebody's eyes: in a window, in the terminal, or into a video file."""
+"""Showing a trained policy in a window, in the terminal, or as a video."""
 
 from __future__ import annotations
 

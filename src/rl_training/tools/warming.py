@@ -1,4 +1,4 @@
-"""Warm-up of the process that seeds are forked from: what all of them load and compile is done once, before any forks.
+"""Warm-up of the process that seeds are forked from: imports and compilation happen once, before the fork.
 
 A compiled run of a hundred thousand steps takes about a second, and the imports, the environment and the kernels from
 the cache as much again. A fork inherits them.

@@ -1,1 +1,1 @@
-"""Tuning: searching for the hyper-parameters with which a config learns best."""
+"""Hyper-parameter search."""

@@ -1,4 +1,4 @@
-"""A picture of a study: how much each value mattered, and what its trials came to."""
+"""Plot of a study: importance of each hyper-parameter, and the scores of the trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The space of a search, written like a config: what to try in the place of each value.
+"""Search space, written like a config with a range or list in place of a value.
 
     learning_rate: {low: 1e-4, high: 1e-2, log: true}          numbers of a range
     num_minibatches: [2, 4, 8]                                 one of several
@@ -103,7 +103,7 @@ def read_space(path: str | Path, base: Config) -> Space:
     reader = Reader(str(path), lines)
     for key in data:
         if key == "algo":  # the fields of a config, and what a foreign name would import, hang on it
-            raise ConfigError(f"{path}:{lines[(key,)]}: a search keeps to the algo of its config")
+            raise ConfigError(f"{path}:{lines[(key,)]}: a search cannot change algo")
         if key not in keys:
             raise ConfigError(f"{path}:{lines[(key,)]}: unknown key {key!r}{did_you_mean(key, keys)}")
     whole = {key: _is_whole(base, keys[key]) for key in data}

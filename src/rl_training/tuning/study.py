@@ -1,4 +1,4 @@
-"""A study: many runs of one config with values from a space, in one directory that survives a kill.
+"""A study: trials of one config with values from a search space, in one resumable directory.
 
     DIR/tune.json         how many trials, and how they are searched
     DIR/base.yaml         the config that every trial starts from
