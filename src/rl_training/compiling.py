@@ -19,8 +19,8 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache as once
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.event import Event, Listener, register, unregister
 from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
@@ -85,12 +86,18 @@ def sources() -> str:
     return digest.hexdigest()
 
 
-@once
+# By identity: to hash a signature takes longer than many a compiled call.
+_addresses: dict[tuple[int, int], tuple[Any, Signature, int]] = {}
+
+
 def address(function: Any, signature: Signature) -> int:
     """The address of a function compiled for this signature; its result is converted."""
-    compiled = function.get_compile_result(signature)
-    where: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    return where
+    key = (id(function), id(signature))
+    if key not in _addresses:
+        compiled = function.get_compile_result(signature)
+        where = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+        _addresses[key] = (function, signature, where)  # both are kept, so that no other gets their identity
+    return _addresses[key][2]
 
 
 def call_at(signature: Signature) -> Any:
@@ -119,14 +126,30 @@ def call_at(signature: Signature) -> Any:
     return call
 
 
-def kept_from_before(function: Any) -> bool:
-    """Whether a compiled function is in the cache, or compiled already; True where numba does not tell."""
-    if function.signatures:
-        return True
+class _Told(Listener):
+    """Calls a function when something is compiled, and not when it comes out of the cache; once."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self.tell: Callable[[], None] | None = tell
+
+    def on_start(self, event: Event) -> None:
+        tell, self.tell = self.tell, None
+        if tell is not None:
+            tell()
+
+    def on_end(self, event: Event) -> None:
+        pass
+
+
+@contextmanager
+def telling(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` once if a function is compiled in here: numba takes seconds for some."""
+    listener = _Told(tell)
+    register("numba:compile", listener)
     try:
-        return bool(function._cache._cache_file._load_index())
-    except AttributeError:  # numba's own business: another version may keep it elsewhere
-        return True
+        yield
+    finally:
+        unregister("numba:compile", listener)
 
 
 @once

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import stat
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from runs import in_child
 from users import NOBODY, STRANGER, become, needs_root, public_folder
 
 from rl_training import compiling
-from rl_training.compiling import Cache, kept_from_before, njit, private
+from rl_training.compiling import Cache, njit, private, telling
 
 
 @pytest.fixture
@@ -295,9 +297,30 @@ def test_the_digest_of_sources_is_that_of_all_compiled_ones(tmp_path, monkeypatc
     assert len({before, after, digest()}) == 3
 
 
+def compiles(function):
+    """Whether a call of a function compiles it."""
+    told = []
+    with telling(lambda: told.append(1)):
+        function(1)
+        function(1.5)
+    assert len(told) <= 1
+    return bool(told)
+
+
 def test_what_was_kept_of_other_sources_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(compiling.SETTINGS, "CACHE_DIR", str(tmp_path))
-    njit()(plus_one)(1)
-    assert kept_from_before(njit()(plus_one))
+    assert compiles(njit()(plus_one))
+    assert not compiles(njit()(plus_one))
     monkeypatch.setattr(compiling, "sources", lambda: "another digest")
-    assert not kept_from_before(njit()(plus_one))
+    assert compiles(njit()(plus_one))
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_a_second_process_compiles_nothing(tmp_path, algo):
+    command = [sys.executable, "-m", "rl_training", "train", f"{algo}/cartpole", "total_timesteps=256"]
+    starts = ["learning_starts=50"] if algo == "dqn" else []
+    for name in ("first", "second"):
+        run = [*command, *starts, "--run-dir", str(tmp_path / name)]
+        done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert "updates: compiled" in done.stdout
+    assert "compiling (once)" not in done.stdout

@@ -53,7 +53,7 @@ class WholeRollouts:
         layers = self._layers()
         if layers is None:
             return None
-        layers.pack()
+        layers.pack(learns=False)
         environments, rolled = self.environments, self._room(num_steps)
         rolled.obs[0] = environments.rows
         key = np.random.randint(0, 2**64, dtype=np.uint64)

@@ -22,10 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rl_training.compiling import kept_from_before
+from rl_training.compiling import telling
 from rl_training.envs.spaces import space_to_json
 from rl_training.errors import EnvironmentFault, NonFiniteError, ObserverError, StorageError
-from rl_training.kernels.layers import forward
 from rl_training.monitoring.display import Display, Pace
 from rl_training.monitoring.trackers import Trackers
 from rl_training.processes import cpu_seconds, peak_memory
@@ -34,7 +33,6 @@ from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
 from rl_training.runtime.observers import Watch
 from rl_training.runtime.trainer import Trainer
-from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.files import AppendLog, HeldDirectory
@@ -173,8 +171,9 @@ class Engine:
                     self.display.message(line)
                 if not progress.is_over(total):
                     self._tell()
-                while not progress.is_over(total) and stop.number is None:
-                    self._iterate()
+                with telling(lambda: self.display.message("compiling (once)")):
+                    while not progress.is_over(total) and stop.number is None:
+                        self._iterate()
                 for text in self.controls.unheard() if progress.is_over(total) else ():
                     self.display.warning(text)
                 self._refuse_lost_directory()
@@ -422,12 +421,9 @@ class Engine:
 
 
 def update_lines(trainer: Trainer) -> list[str]:
-    """How a run's updates are computed, and what a first run waits for."""
+    """How a run's updates are computed."""
     paths = list(dict.fromkeys(update.explained for update in trainer.choices().values()))
-    lines = [f"updates: {', '.join(paths)}"] if paths else []
-    if COMPILED in paths and not kept_from_before(forward):
-        lines.append("compiling (once)")
-    return lines
+    return [f"updates: {', '.join(paths)}"] if paths else []
 
 
 def is_over(progress: Mapping[str, Any], config: Config) -> bool:

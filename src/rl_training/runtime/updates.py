@@ -34,7 +34,7 @@ from rl_training.runtime.optim import Adam, Optimizer, RMSprop
 COMPILED, TORCH = "compiled", "torch"
 NO_STEP = -1.0  # in place of a norm
 OWN_LOSS = "a loss of one's own"
-EVALUATE = ActorCriticPolicy.evaluate  # which compiled code stands in for
+STANDS_IN_FOR = ("evaluate", "outputs_for_loss")  # methods of a policy that compiled code does not call
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
 Evaluate = Callable[[RolloutBatch], Evaluated]
@@ -225,7 +225,9 @@ class Fastest(Choice):
     def taken(self) -> Any:
         if self.trainer.optimizer is not self.optimizer:
             self._begin(self.obstacle)
-        return super().taken() if type(self.trainer.agent).evaluate is EVALUATE else None
+        kind = type(self.trainer.agent)
+        own = any(getattr(kind, name) is not getattr(ActorCriticPolicy, name) for name in STANDS_IN_FOR)
+        return None if own else super().taken()
 
     def __call__(self) -> Update:
         return self.taken() or self.torch
