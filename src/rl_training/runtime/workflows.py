@@ -80,19 +80,19 @@ def train(
 
 @contextmanager
 def given(env: Any) -> Iterator[str | None]:
-    """An environment that is an object of Python, for as long as a call lasts, and the `env_id` that names it."""
+    """Register a Python environment for the duration of a call, and give the `env_id` that names it."""
     with parts.holding([] if env is None else [env]) as names:
         yield names[0] if names else None
 
 
 def or_stop(result: Result) -> Result:
-    """The result of a run that ended; where a signal came, after the run was saved, what the signal does."""
+    """The result of a finished run; if a signal stopped it, act on the signal now that the run is saved."""
     end_caller(result.signal)
     return result
 
 
 def end_caller(number: int | None) -> None:
-    """Do what a signal would have done to the caller without us."""
+    """Apply the signal's default effect to the caller."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     if number is not None:
@@ -104,8 +104,8 @@ def train_until_stopped(
 ) -> Result:
     """As `train`, but a signal only ends the run: the result says which one.
 
-    The trainer and the observers are made first: whatever is wrong with a config, an environment or a part of one's own
-    leaves no directory behind.
+    The trainer and the observers are created first, so that an error in a config, an environment or user code leaves no
+    directory behind.
     """
     display = display or QuietDisplay()
     written = config if isinstance(config, Config) else load_config(config)
@@ -127,7 +127,7 @@ def train_until_stopped(
 def begin_run(
     run: RunDirectory, config: Config, threads: int, paths: Mapping[str, str], **more: Any
 ) -> Iterator[None]:
-    """Write what a new run starts with; whatever the run needs besides is written in between.
+    """Write the initial files of a new run; additional ones are written in between.
 
     The config comes last: with it in place, a killed run can be resumed.
     """
@@ -155,12 +155,12 @@ def begin_run(
 
 
 def lanes_line(written: Config, config: Config) -> str:
-    """Which environments `vectorization: auto` has become, in words."""
+    """Line that says which environments `vectorization: auto` chose."""
     return f"environments: {config.vectorization}" if written.vectorization == "auto" else ""
 
 
 def threads_of(config: Config, trainer: Trainer) -> int:
-    """Threads of torch in a run of this config."""
+    """Number of torch threads for this config."""
     return config.torch_threads or default_threads(trainer.observation_space)
 
 
@@ -204,7 +204,7 @@ def resume_until_stopped(
 ) -> Result:
     """As `resume`, but a signal only ends the run: the result says which one.
 
-    With `expected`, a config that the caller vouches for, the run must have that very config.
+    With `expected`, the run must have exactly that config.
     """
     display = display or QuietDisplay()
     run = RunDirectory.open(run_dir)
@@ -282,7 +282,7 @@ def evaluate_checkpoint(
 
 
 def made_for(saved: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The observation and the action space that a saved policy was made for."""
+    """Observation and action space of a saved policy."""
     return space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
 
 
@@ -335,7 +335,7 @@ def load_policy(
 def of_task(
     config: Config, agent: Any, saved: Mapping[str, Any], task: str | None
 ) -> tuple[Config, Any, Mapping[str, Any]]:
-    """What `load_agent` gave, for one task alone; it must be named where there are several."""
+    """The result of `load_agent` for one task, which must be named if there are several."""
     if not config.tasks:
         if task is not None:
             raise ConfigError(
@@ -350,7 +350,7 @@ def of_task(
 
 
 class LoadedPolicy:
-    """A trained policy that acts on the environment's own observations and in its own actions."""
+    """A trained policy: takes raw observations and returns environment actions."""
 
     def __init__(self, agent: Any, saved: Mapping[str, Any]) -> None:
         self.agent = agent
@@ -397,13 +397,13 @@ def _spaces(space: spaces.Space) -> Any:
 
 
 def revisions(config: Config, threads: int = 1) -> dict[str, int]:
-    """Which numbers this version computes for a run of this config: see docs/formats.md."""
+    """Revisions of results for this config: see docs/formats.md."""
     own = {"shared": SHARED_REVISION, config.algo: trainer_class(config.algo).revision}
     return own | ({CONVOLUTIONS: CONVOLUTIONS_REVISION} if threads > 1 else {})
 
 
 def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display) -> tuple[int, list[str]]:
-    """The number of threads the run was made with; and in what this machine differs, with a warning, if it does."""
+    """The recorded number of threads, and how this machine differs from the recorded one, with a warning if it does."""
     threads = manifest.get("threads")
     if type(threads) is not int or threads < 1:
         raise RunError("manifest.json: damaged (the number of threads is missing)")
@@ -438,12 +438,12 @@ def _short(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def kernels() -> dict[str, Any]:
-    """What the numbers of compiled updates depend on here."""
+    """Properties of this machine that the results of compiled updates depend on."""
     return {"kernels": REVISION, "cpu_features": cpu_features()}
 
 
 def recorded_paths(manifest: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """How a run computed its updates up to a checkpoint: by the manifest, and by the checkpoint's own record."""
+    """How a run computed its updates so far, from its manifest and the checkpoint."""
     records = (manifest.get("paths"), tree.get("paths"))
     return {name: path for record in records if isinstance(record, dict) for name, path in record.items()}
 
@@ -482,7 +482,7 @@ def _results(manifest: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
 
 
 def check_best(engine: Engine) -> None:
-    """The best policy so far is a result as well: a damaged one is refused, one that was removed is found anew."""
+    """Refuse a damaged `best/`; a removed one is replaced by the next evaluation."""
     run, progress = engine.run, engine.progress
     if progress.best_return == -math.inf:
         return
@@ -532,7 +532,7 @@ def check_log(
 
 
 def begun_with(run: RunDirectory, manifest: Mapping[str, Any]) -> Config:
-    """The config that a run was begun with, as its manifest has it."""
+    """The config that a run started with, from its manifest."""
     try:
         return saved_config(manifest)
     except (KeyError, TypeError, ConfigError, CheckpointError) as error:
@@ -540,7 +540,7 @@ def begun_with(run: RunDirectory, manifest: Mapping[str, Any]) -> Config:
 
 
 def refuse_changed_config(config: Config, made: Config, run: RunDirectory, source: str) -> None:
-    """A run goes on with the config it was made with; its config.yaml is a record, not a place to change knobs."""
+    """Refuse an edited config.yaml: a run continues with the config it started with."""
     here, there = config.model_dump(mode="json"), made.model_dump(mode="json")
     changed = changed_keys(here, there)
     if changed:
@@ -557,7 +557,7 @@ def refuse_changed_config(config: Config, made: Config, run: RunDirectory, sourc
 
 
 def refuse_other_config(path: Path, config: Config, expected: Config) -> None:
-    """A run inside an experiment or a study has the config computed for it: from another one nothing is made."""
+    """Refuse a child run of an experiment or a study whose config is not the one computed for it."""
     changed = changed_keys(config.model_dump(mode="json"), expected.model_dump(mode="json"))
     if changed:
         advice = f"restore the file, or remove {path.parent}" if path.is_file() else "it is of another run"
@@ -579,7 +579,7 @@ def saved_config(saved: Mapping[str, Any], trust: bool = False) -> Config:
 
 
 def make_trainer(config: Config, kind: Any = None) -> Trainer:
-    """The trainer of a config; of another class than its algorithm's, if one is given."""
+    """Create the trainer of a config, of the given class if there is one."""
     refuse_to_train_in_an_import()
     if config.device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(f"device: {config.device} cannot be used here: torch finds no GPU", ("device",))
@@ -592,9 +592,9 @@ def make_trainer(config: Config, kind: Any = None) -> Trainer:
 def load_agent(
     path: str | Path, checkpoint: Which, device: str | None = None, *, trust: bool = False
 ) -> tuple[Config, Any, Mapping[str, Any]]:
-    """The config and the agent of a checkpoint, and all that was saved of its policy.
+    """Config, agent and saved policy of a checkpoint.
 
-    What the agent is made of comes from elsewhere only with `trust`; environments are the caller's question.
+    User code of the agent is imported only with `trust`; environments are left to the caller.
     """
     refuse_to_train_in_an_import()
     path = policy_path(path)
