@@ -126,7 +126,9 @@ DQN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "moments of another shape": lambda tree: tree["trainer"]["optimizer"].update(mean=torch.zeros(3)),
     "a negative second moment": lambda tree: tree["trainer"]["optimizer"]["square"].fill_(-1.0),
     "a moment that is NaN": lambda tree: fill(tree["trainer"]["optimizer"]["mean"], float("nan")),
-    "a weight that is infinite": lambda tree: tree["policy"]["agent"]["network"]["head.bias"].fill_(np.inf),
+    "a weight that is infinite": lambda tree: tree["policy"]["agent"]["network"]["head.value.bias"].fill_(
+        np.inf
+    ),
     "a module's size": lambda tree: tree["trainer"]["target"].update(dueling=7),
     "an action out of range": lambda tree: with_action(2)(tree["trainer"]),
     "an action below 0": lambda tree: with_action(-1)(tree["trainer"]),
@@ -222,7 +224,7 @@ POLICY: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no agent": lambda policy: policy.pop("agent"),
     "a space of text": lambda policy: policy.update(observation_space="Box"),
     "observations of bytes": lambda policy: policy["observation_space"].update(dtype="uint8"),
-    "a weight that is NaN": lambda policy: policy["agent"]["network"]["head.bias"].fill_(np.nan),
+    "a weight that is NaN": lambda policy: policy["agent"]["network"]["head.value.bias"].fill_(np.nan),
     "a probability of 5": lambda policy: policy["agent"].update(epsilon=5.0),
 }
 
