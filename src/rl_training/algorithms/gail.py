@@ -5,11 +5,14 @@ D(s, a) = σ(f(s, a)) is the probability that a pair comes from the expert, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from rl_training.compiling import njit
 
 # r from the logits f [N]. Each leans towards something where episodes may end: the first towards staying alive,
 # the second towards ending, because what follows an end earns nothing. The third has both signs.
@@ -76,3 +79,43 @@ def end_reward(absorbing_reward: float, gamma: float) -> float:
     """Σ_{k≥1} γᵏ r_a = γ r_a / (1 - γ): what follows a termination, for ever in the absorbing state (Kostrikov et al.
     2019, section 4.2), as a part of the last step's reward."""
     return gamma * absorbing_reward / (1 - gamma)
+
+
+def row_weights(rows: int, expert_share: float, agent_share: float) -> Tensor:
+    """The weights of -log D and -log(1 - D) in `discriminator_loss` [rows + 1, 2]: of the expert's rows, as many of the
+    agent, and the absorbing state."""
+    scale = 2 / (2 - expert_share - agent_share)
+    weights, half = torch.zeros(rows + 1, 2), rows // 2
+    weights[:half, 0] = scale * (1 - expert_share) / half
+    weights[half:rows, 1] = scale * (1 - agent_share) / half
+    weights[rows] = torch.tensor([expert_share, agent_share])
+    return weights
+
+
+@njit(nogil=True, error_model="numpy")
+def discriminator_slopes(logits, weights, slopes, sums):  # type: ignore[no-untyped-def]
+    """`discriminator_loss` and its slopes [N, 1]: -w_e (1 - D) + w_π D for rows with the weights w_e, w_π [N, 2]."""
+    for i in range(len(logits)):
+        logit = logits[i, 0]
+        d = 1 / (1 + math.exp(-logit))
+        level = max(logit, 0.0) + math.log1p(math.exp(-abs(logit)))  # softplus
+        slopes[i, 0] = weights[i, 1] * d - weights[i, 0] * (1 - d)
+        sums[0] += weights[i, 0] * (level - logit) + weights[i, 1] * level
+
+
+@njit(nogil=True, error_model="numpy")
+def penalty_slopes(slope, target, weight, share, along, sums):  # type: ignore[no-untyped-def]
+    """`gradient_penalty` and its slopes [N, F] with a weight: 2 (‖g‖ - target) g / ‖g‖ / N; sums: both, the penalty."""
+    for i in range(len(slope)):
+        square = 1e-12
+        for j in range(slope.shape[1]):
+            square += slope[i, j] * slope[i, j]
+        norm = math.sqrt(square)
+        penalty = (norm - target) ** 2
+        sums[0] += weight * share * penalty
+        sums[1] += share * penalty
+        for j in range(slope.shape[1]):
+            along[i, j] = 2 * weight * share * (norm - target) / norm * slope[i, j]
+
+
+GAIL_LOSSES = (discriminator_loss, gradient_penalty)  # what these slopes are of

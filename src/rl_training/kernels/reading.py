@@ -7,13 +7,14 @@ from typing import Any, TypeGuard
 from torch import Tensor, nn
 
 from rl_training.kernels.exact import is_exact
-from rl_training.kernels.layers import ACTIVATIONS, NONE, NOWHERE, OBSERVATION, Layer, Layers
+from rl_training.kernels.layers import ACTIVATIONS, NONE, NOWHERE, OBSERVATION, TANH, Layer, Layers
 from rl_training.networks.actor_critic import (
     ActionHead,
     ActorCritic,
     PhasicActorCritic,
     has_own_forward,
 )
+from rl_training.networks.discriminator import Discriminator
 from rl_training.networks.encoders import Flat, Joined, OneHot
 from rl_training.networks.q_network import Streams
 from rl_training.networks.soft_actor_critic import GaussianActor, TwinCritics
@@ -110,6 +111,21 @@ def twin_layers(network: Any, parameters: Tensor) -> Layers | None:
             layers.append(Layer(weight[twin], bias[twin].reshape(-1), source, kind, column, not last))
     # Without a hidden layer the only weight is [2, 1, inputs].
     return Layers(layers, layers[0].shape[1], parameters, passes=True)
+
+
+def discriminator_layers(network: Any, parameters: Tensor) -> Layers | None:
+    """A `Discriminator` of plain layers, from its `inputs` on, to which slopes are passed on; output: the logit."""
+    if not is_exact(network, Discriminator) or network.body is not None or network.learns_inputs:
+        return None
+    linear = [*network.hidden, network.output]
+    if not all(_is_dense(layer) for layer in linear):
+        return None
+    last = len(linear) - 1
+    layers = [
+        _layer(layer, i - 1 if i else OBSERVATION, NONE if i == last else TANH, 0 if i == last else NOWHERE)
+        for i, layer in enumerate(linear)
+    ]
+    return Layers(layers, network.size, parameters, passes=True)
 
 
 def encoder_layers(encoder: Any, first: int) -> list[Layer] | None:

@@ -18,6 +18,7 @@ from rl_training.kernels.families import ACTION, SIZE, UNMASKED, action_slopes, 
 from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.runtime.controls import Now
 from rl_training.runtime.optim import Optimizer
+from rl_training.runtime.updates import limit
 
 
 class AnchoredRows(NamedTuple):
@@ -80,7 +81,7 @@ class AnchoredUpdate:
     def differentiate(self, part: AnchoredRows, now: Now) -> dict[str, float]:
         """Find the gradient on a minibatch; what is worth logging of the loss."""
         inputs, actions, masks, anchors, columns, rows = part
-        knobs = tuple(_number(getattr(now, name)) for name in self.of.knobs)
+        knobs = np.array([limit(getattr(now, name)) for name in self.of.knobs])
         old = np.empty((len(rows), columns.shape[1]), np.float32)
         gather(columns, rows, -1, old)
         self.sums[:] = 0
@@ -104,13 +105,9 @@ class AnchoredUpdate:
         """Move the parameters down that gradient."""
         if not math.isfinite(self.sums[0]):
             raise NonFiniteError("loss")
-        return {"grad_norm": self.optimizer.descend(learning_rate, _number(max_grad_norm))}
+        return {"grad_norm": self.optimizer.descend(learning_rate, limit(max_grad_norm))}
 
 
 def _masks(obs: Any) -> np.ndarray:
     mask = mask_of(obs)
     return UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0)
-
-
-def _number(knob: float | None) -> float:
-    return math.inf if knob is None else float(knob)

@@ -26,6 +26,7 @@ from rl_training.errors import ConfigError
 from rl_training.networks.discriminator import Discriminator
 from rl_training.networks.encoders import Own
 from rl_training.runtime.controls import Knobs, Now, compile_knobs
+from rl_training.runtime.discriminator_updates import fastest_judgement
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam
 from rl_training.runtime.ppo_trainer import PPOTrainer
@@ -38,7 +39,7 @@ from rl_training.trees import tree_leaves, tree_map
 class GAILTrainer(PPOTrainer[GAILConfig]):
     """Generative Adversarial Imitation Learning (Ho & Ermon 2016), Algorithm 1, with PPO instead of TRPO."""
 
-    transient = ("codec",)
+    transient = ("codec", "judgement")
     config_class = GAILConfig
     action_spaces = ACTIONS
 
@@ -62,6 +63,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
             own=Own(config.discriminator_network, config.discriminator_encoder),
         ).to(self.agent.device)
         self.discriminator_optimizer = Adam([self.discriminator])
+        self.judgement = fastest_judgement(self, discriminator_loss, gradient_penalty)
         self.recent: list[Pairs] = []  # of the rollouts before this one
         self.cloned = config.bc_epochs == 0
 
@@ -135,7 +137,6 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
 
     def improve_discriminator(self, pool: Pairs, now: Now, metrics: Metrics) -> None:
         config, sides = self.config, (self.expert.pairs, pool)
-        between = config.gradient_penalty == "interpolated"
         # A termination is followed by the discount's horizon in the absorbing state.
         lasting = 1 / (1 - now.gamma) if config.absorbing_states else 0.0
         shares = [time_after_ends(side, lasting) for side in sides]
@@ -144,20 +145,39 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
             joined([draw(side, config.discriminator_batch_size) for side in sides])
             for _ in range(config.discriminator_updates)
         ]
+        update = self.judgement.taken() or self
         for rows in self.encoded(drawn):
-            logits = self.discriminator.for_loss(torch.cat([rows, self.discriminator.absorbing()]))
-            expert, agent, absorbing = logits.tensor_split([len(rows) // 2, len(rows)])
-            loss = discriminator_loss(expert, agent, absorbing, *shares)
-            answers.append((expert.detach(), agent.detach()))
-            if now.gradient_penalty_coef:
-                at, others = rows.detach().chunk(2)
-                slope = self.discriminator.slope(interpolate(at, others) if between else at)
-                penalty = gradient_penalty(slope, target=float(between))
-                metrics.add({"gradient_penalty": penalty.detach()})
-                loss = loss + now.gradient_penalty_coef * penalty
-            self.discriminator_optimizer.step(loss, now.discriminator_learning_rate, None)
+            answer, numbers = update.judge(rows, *shares, now)
+            answers.append(answer.chunk(2))
+            metrics.add(numbers)
         if answers:
             metrics.add(discriminator_answers(*map(torch.cat, zip(*answers, strict=True))))
+
+    def judge(
+        self, rows: Tensor, expert_share: float, agent_share: float, now: Now
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A step of the discriminator on rows of the expert and as many of the agent; their logits before it."""
+        logits = self.discriminator.for_loss(torch.cat([rows, self.discriminator.absorbing()]))
+        expert, agent, absorbing = logits.tensor_split([len(rows) // 2, len(rows)])
+        loss = discriminator_loss(expert, agent, absorbing, expert_share, agent_share)
+        numbers = {}
+        if now.gradient_penalty_coef:
+            slope = self.discriminator.slope(self.penalized(rows))
+            penalty = gradient_penalty(slope, target=float(self.between))
+            numbers["gradient_penalty"] = penalty.detach()
+            loss = loss + now.gradient_penalty_coef * penalty
+        self.discriminator_optimizer.step(loss, now.discriminator_learning_rate, None)
+        return logits[:-1].detach(), numbers
+
+    @property
+    def between(self) -> bool:
+        """Whether slopes are penalised between expert and agent, and not at the expert's pairs."""
+        return self.config.gradient_penalty == "interpolated"
+
+    def penalized(self, rows: Tensor) -> Tensor:
+        """The inputs at which slopes are penalised."""
+        at, others = rows.detach().chunk(2)
+        return interpolate(at, others) if self.between else at
 
     def encoded(self, drawn: list[PairBatch]) -> Iterator[Tensor]:
         """The discriminator's inputs for each batch; for all of them at once where nothing in that is learned."""
