@@ -21,6 +21,7 @@ from rl_training.algorithms.masking import MASK
 from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
 from rl_training.algorithms.sac import actor_loss
 from rl_training.errors import NonFiniteError
+from rl_training.kernels.branches import Branches
 from rl_training.kernels.layers import ACTIVATIONS, HEIGHT, NONE, NOWHERE, OBSERVATION, Layer, Layers
 from rl_training.kernels.products import product
 from rl_training.kernels.reading import twin_layers
@@ -133,6 +134,28 @@ def test_critics_and_the_slopes_of_their_inputs_are_those_of_autograd(
     layers.backward(to_q)
     layers.unpack(gradient.numpy())
     torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()))
+
+
+@pytest.mark.parametrize("hidden", [(), (40, 33)])
+@pytest.mark.parametrize("activation", NAMES)
+@pytest.mark.parametrize("rows", [1, 7, HEIGHT])
+def test_slopes_of_some_rows_of_each_critic_are_those_of_all_with_zeros(
+    hidden: tuple[int, ...], activation: str, rows: int
+) -> None:
+    torch.manual_seed(4)
+    critics = TwinCritics(BOX, 2, hidden, activation, "nature")
+    parameters, _ = flatten_parameters(list(critics.parameters()))
+    layers = twin_layers(critics, parameters)
+    assert layers is not None
+    layers.pack(learns=False)
+    inputs, slopes = torch.randn(rows, 7).numpy(), torch.randn(rows, 2).numpy()
+    slopes[np.arange(rows), np.arange(rows) % 3 % 2] = 0  # in each row one of the two
+    layers.forward(inputs, np.arange(rows))
+    layers.backward(slopes, learns=False)
+    expected = layers.to_inputs[:rows].copy()
+    layers.forward(inputs, np.arange(rows))
+    np.testing.assert_allclose(Branches(layers).to_inputs(slopes), expected, rtol=1e-5, atol=1e-7)
+    assert not layers.gradient.any()
 
 
 def test_what_is_no_number_stays_none() -> None:

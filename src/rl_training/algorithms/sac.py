@@ -57,6 +57,11 @@ def temperature_loss(log_ent_coef: Tensor, log_prob: Tensor, target_entropy: flo
     return -log_ent_coef * (log_prob.mean() + target_entropy)
 
 
+def temperature_slope(log_prob: float, target_entropy: float) -> float:
+    """∂/∂log α of `temperature_loss`, for the mean of log π(a|s)."""
+    return -(log_prob + target_entropy)
+
+
 def polyak(target: Tensor, online: Tensor, tau: float) -> None:
     """θ̄ ← θ̄ + τ (θ - θ̄), for all weights as one vector."""
     torch.lerp(target, online, tau, out=target)
@@ -122,4 +127,4 @@ def least_slopes(q, log_prob, ent_coef, share, slopes, sums):  # type: ignore[no
             slopes[i, c] = -share if q[i, c] < other else -0.5 * share if q[i, c] == other else 0.0
 
 
-SAC_LOSSES = (soft_target, critic_loss, actor_loss)  # what these slopes are of
+SAC_LOSSES = (soft_target, critic_loss, actor_loss, temperature_loss)  # what these slopes are of

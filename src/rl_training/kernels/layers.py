@@ -122,6 +122,10 @@ class Layers:
         passes = ((pack, PACK), (forward, PASS), (backward, RETURN), (unpack, PACK))
         return np.array([address(function, signature) for function, signature in passes])
 
+    def pack_forward(self) -> None:
+        """Read the parameters as they are now, for forward passes alone."""
+        pack_forward(self.table, self.parameters, self.packed)
+
     def pack(self, learns: bool = True) -> None:
         """Read the parameters as they are now; what was added up of gradients begins anew if the network learns."""
         pack(self.table, self.parameters, self.packed)
@@ -177,6 +181,20 @@ def _place(part: Tensor | None, parameters: Tensor) -> int:
 @njit(nogil=True)
 def pack(table, parameters, packed):  # type: ignore[no-untyped-def]
     """Weights in panels, as `product` reads them: W transposed for the forward pass, W for the backward one."""
+    pack_forward(table, parameters, packed)
+    for i in range(len(table) - 1):
+        inputs, outputs = table[i, INPUTS], table[i, OUTPUTS]
+        if inputs > 0:
+            weight = parameters[table[i, WEIGHT] : table[i, WEIGHT] + outputs * inputs]
+            if table[i, TRANSPOSED]:
+                _pack_transposed(weight, outputs, inputs, packed[table[i, BACKWARD] :])
+            else:
+                _pack_rows(weight, inputs, outputs, packed[table[i, BACKWARD] :])
+
+
+@njit(nogil=True)
+def pack_forward(table, parameters, packed):  # type: ignore[no-untyped-def]
+    """Biases, and weights for the forward pass."""
     for i in range(len(table) - 1):
         inputs, outputs = table[i, INPUTS], table[i, OUTPUTS]
         start = packed[table[i, START] :]
@@ -186,10 +204,8 @@ def pack(table, parameters, packed):  # type: ignore[no-untyped-def]
             weight = parameters[table[i, WEIGHT] : table[i, WEIGHT] + outputs * inputs]
             if table[i, TRANSPOSED]:
                 _pack_rows(weight, outputs, inputs, packed[table[i, FORWARD] :])
-                _pack_transposed(weight, outputs, inputs, packed[table[i, BACKWARD] :])
             else:
                 _pack_transposed(weight, inputs, outputs, packed[table[i, FORWARD] :])
-                _pack_rows(weight, inputs, outputs, packed[table[i, BACKWARD] :])
 
 
 @njit(nogil=True)

@@ -68,7 +68,7 @@ class WholeSteps:
         layers = self._layers()
         if layers is None:
             return None
-        layers.pack(learns=False)
+        layers.pack_forward()
         environments, stepped, moments = self.environments, self._room(len(shares)), self._moments()
         stepped.obs[0] = environments.rows
         chance = np.array([np.random.randint(0, 2**64, dtype=np.uint64), 0], np.uint64)

@@ -17,7 +17,7 @@ from rl_training.kernels.reading import critic_layers, phasic_layers
 from rl_training.runtime.optim import Optimizer
 from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, TorchUpdate, Update, obstacle
 
-NO_ACTIONS = np.zeros((0, 4), np.int64)  # the family of a critic, which says nothing about actions
+NO_ACTIONS = np.zeros((0, 6), np.int64)  # the family of a critic, which says nothing about actions
 
 Read = Callable[[Any, Tensor], Layers | None]  # a network as layers over a vector of parameters
 Part = Callable[[RolloutBatch], tuple[Tensor, ...]]  # what the part says of a minibatch

@@ -56,7 +56,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         self.temperature_optimizer = (
             adam_of(config, self.temperature) if self.temperature is not None else None
         )
-        self.soft_updates = fastest_soft_updates(self, soft_target, critic_loss, actor_loss)
+        self.soft_updates = fastest_soft_updates(self, soft_target, critic_loss, actor_loss, temperature_loss)
 
     @classmethod
     def make_agent(
@@ -97,7 +97,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         if int(self.critic_optimizer.count) % self.config.policy_delay == 0:
             about_actor, log_prob = update.improve_actor(batch, ent_coef, now)
             numbers = numbers | about_actor
-            self.adjust_temperature(log_prob, now)
+            update.adjust_temperature(log_prob, now)
         # Update the target networks.
         polyak(self.target_weights, self.critic_optimizer.parameters, now.tau)
         return numbers
@@ -106,9 +106,12 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         """A step of α towards the target entropy, where it is learned."""
         if self.temperature is None or self.temperature_optimizer is None:
             return
-        least = -self._num_dimensions() if now.target_entropy is None else now.target_entropy
-        loss = temperature_loss(self.temperature.log_ent_coef, log_prob, least)
+        loss = temperature_loss(self.temperature.log_ent_coef, log_prob, self.least_entropy(now))
         self.temperature_optimizer.step(loss, rate(now, "ent_coef"), None)
+
+    def least_entropy(self, now: Now) -> float:
+        """H̄, which α holds the policy's entropy at."""
+        return -self._num_dimensions() if now.target_entropy is None else now.target_entropy
 
     def improve_critics(self, batch: TransitionBatch, ent_coef: float, now: Now) -> dict[str, Any]:
         """A step of the Q-functions towards the soft target."""
