@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from updates import perturb, warmed
 
+from rl_training.algorithms.appo import appo_loss
 from rl_training.algorithms.distributions import (
     Bernoulli,
     Categorical,
@@ -26,7 +27,7 @@ from rl_training.data.batch import flatten_time
 from rl_training.data.collector import in_tensors
 from rl_training.kernels.divergences import divergence_slopes, measure_divergence, normalize_anchors
 from rl_training.kernels.families import UNMASKED, evaluate_actions, family_table
-from rl_training.runtime import ppg_trainer, trpo_trainer
+from rl_training.runtime import appo_trainer, ppg_trainer, trpo_trainer
 from rl_training.runtime.controls import Controls
 
 FAMILIES: dict[str, Family] = {
@@ -204,3 +205,32 @@ def test_layers_that_compiled_code_does_not_know_are_torchs() -> None:
     trainer.agent.network.critic_encoder[1][1] = torch.nn.Softplus()
     assert trainer.value_fit.path == trainer.distillation.path == "torch"
     assert trainer.surrogate.path == "compiled"
+
+
+def actors(**settings: Any) -> dict[str, Any]:
+    return (
+        SMALL | dict(num_actors=2, num_envs=2, fleet="inline", num_minibatches=2, update_epochs=2) | settings
+    )
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+@pytest.mark.parametrize("kl_coef", [0.0, 0.4])
+def test_appo_is_torchs(env_id: str, kl_coef: float) -> None:
+    more = dict(kl_coef=kl_coef, value_clip_coef=0.2, target_update_interval=2, ent_coef=0.02)
+    ours, theirs = (
+        warmed("appo", 3, **actors(env_id=env_id, **more), compiled_updates=how) for how in (True, False)
+    )
+    assert (ours.surrogate.path, theirs.surrogate.path) == ("compiled", "torch")
+    assert_same(ours, theirs, "optimizer")
+    torch.testing.assert_close(ours.target_parameters, theirs.target_parameters, rtol=1e-3, atol=2e-4)
+
+
+def test_appo_with_several_learners_a_memory_or_another_loss_is_torchs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two = warmed("appo", 0, **actors(env_id="CartPole-v1", num_learners=2))
+    assert two.surrogate.explained == "torch (2 learners)"
+    assert warmed("appo", 0, **actors(env_id="CartPole-v1", cell="lstm")).surrogate.path == "torch"
+    monkeypatch.setattr(appo_trainer, "appo_loss", lambda *said, **knobs: appo_loss(*said, **knobs))
+    own = warmed("appo", 0, **actors(env_id="CartPole-v1"))
+    assert own.surrogate.explained == "torch (a loss of one's own)"

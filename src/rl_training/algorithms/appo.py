@@ -7,7 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.ppo import Acted, ppo_loss
+from rl_training.algorithms.ppo import Acted, ppo_loss, ppo_slopes
+from rl_training.algorithms.slopes import DIVERGENCE, Slopes
+from rl_training.compiling import njit
 
 MOST_BEHIND = 2.0  # how many times likelier the actor may have been than the target, before it is the anchor
 
@@ -54,3 +56,22 @@ def appo_loss(
     if kl_coef:  # without a weight it is only logged
         loss = loss + kl_coef * distance
     return loss, parts | {"kl": distance.detach()}
+
+
+@njit(nogil=True, error_model="numpy")
+def appo_slopes(said, old, share, knobs, slopes, sums):  # type: ignore[no-untyped-def]
+    """`appo_loss` and its slopes, row by row: PPO's, and ∂L/∂KL = c_KL / N."""
+    ppo_slopes(said, old, share, knobs[:4], slopes, sums)
+    for i in range(len(said)):
+        slopes[i, DIVERGENCE] = share * knobs[4]
+        sums[0] += share * knobs[4] * said[i, DIVERGENCE]
+        sums[6] += share * said[i, DIVERGENCE]
+
+
+APPO_SLOPES = Slopes(
+    appo_loss,
+    appo_slopes,
+    columns=("log_prob", "value", "advantage", "return"),
+    knobs=("clip_coef", "ent_coef", "vf_coef", "value_clip_coef", "kl_coef"),
+    numbers=("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss", "kl"),
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.masking import mask_of
-from rl_training.algorithms.slopes import Slopes, gather
+from rl_training.algorithms.slopes import Loss, Slopes, gather
 from rl_training.errors import NonFiniteError
-from rl_training.kernels.divergences import divergence_slopes, measure_divergence
-from rl_training.kernels.families import ACTION, SIZE, UNMASKED, action_slopes, evaluate_actions
+from rl_training.kernels.divergences import divergence_slopes, measure_divergence, normalize_anchors
+from rl_training.kernels.families import (
+    ACTION,
+    FAMILIES,
+    SIZE,
+    UNMASKED,
+    action_slopes,
+    evaluate_actions,
+    family_table,
+)
 from rl_training.kernels.layers import HEIGHT, Layers
+from rl_training.kernels.reading import actor_critic_layers
 from rl_training.runtime.controls import Now
 from rl_training.runtime.optim import Optimizer
-from rl_training.runtime.updates import limit
+from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, limit, obstacle
 
 
 class AnchoredRows(NamedTuple):
@@ -111,3 +120,42 @@ class AnchoredUpdate:
 def _masks(obs: Any) -> np.ndarray:
     mask = mask_of(obs)
     return UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0)
+
+
+class AnchoredLearner:
+    """What `Learners` do with the minibatches of an actor-learner, for a learner alone, compiled."""
+
+    def __init__(self, update: AnchoredUpdate) -> None:
+        self.update = update
+
+    def step(self, shares: Sequence[Mapping[str, Any]], now: Now) -> dict[str, float]:
+        """A step on the only share; what is worth logging."""
+        rows = self.update.rows(shares[0])
+        anchors = rows.anchors.copy()
+        normalize_anchors(self.update.family, anchors)
+        numbers = self.update.differentiate(rows._replace(anchors=anchors), now)
+        return numbers | self.update.step(now.learning_rate, now.max_grad_norm)
+
+
+def fastest_anchored(loss: Loss, slopes: Slopes, trainer: Any) -> Choice:
+    """A compiled twin of a trainer's learner, where there can be one."""
+    home = "rl_training.runtime.appo_trainer"
+    ours = loss is slopes.of and is_ours(trainer, "loss", home) and is_ours(trainer, "evaluate", home)
+    family, config = trainer.agent.family, trainer.config
+    obstacles = {
+        OWN_LOSS: not ours,
+        f"the distribution {type(family).__name__}": type(family) not in FAMILIES,
+        f"{config.num_learners} learners": config.num_learners > 1,
+    }
+    hindered = next((why for why, stands in obstacles.items() if stands), "")
+
+    def make(network: Any) -> AnchoredLearner | None:
+        layers = actor_critic_layers(network, trainer.optimizer.parameters)
+        if layers is None:
+            return None
+        encode = network.actor_encoder[0]
+        return AnchoredLearner(
+            AnchoredUpdate(slopes, layers, family_table(family), encode, trainer.optimizer)
+        )
+
+    return Choice(hindered or obstacle(config, trainer.optimizer), trainer.agent.network, make)

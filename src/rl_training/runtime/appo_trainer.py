@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.appo import anchor_log_prob, appo_loss
+from rl_training.algorithms.appo import APPO_SLOPES, anchor_log_prob, appo_loss
 from rl_training.algorithms.ppo import normalize_advantage
 from rl_training.algorithms.returns import explained_variance
 from rl_training.algorithms.sac import polyak
 from rl_training.data.batch import AnchoredBatch, FragmentBatch, minibatches
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.runtime.actor_learner import ActorLearnerTrainer
+from rl_training.runtime.anchored_updates import fastest_anchored
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam, flatten_parameters
@@ -28,7 +29,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
 
     config_class = APPOConfig
     revision = 2  # advantages with gae_lambda below 1
-    transient = ("target_parameters",)
+    transient = ("target_parameters", "surrogate")
 
     def __init__(self, config: APPOConfig) -> None:
         super().__init__(config)
@@ -39,6 +40,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         self.target_parameters, _ = flatten_parameters(list(self.target.network.parameters()))
         self.target_parameters.copy_(self.optimizer.parameters)
         self.iterations = 0
+        self.surrogate = fastest_anchored(appo_loss, APPO_SLOPES, self)
 
     def iterate(self, knobs: Knobs) -> Metrics:
         config, now = self.config, knobs.after(self.config.steps_per_iteration)
@@ -60,12 +62,13 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
             "parameters": view.parameters,
         }
         # Several epochs of the clipped surrogate around the target network's policy.
+        learner = self.surrogate.taken() or self.learners
         for shares in self.minibatches(rows, batch, now.update_epochs):
             if config.normalize_advantages:
                 advantage = normalize_advantage(torch.cat([share["advantage"] for share in shares]))
                 parts = zip(shares, advantage.chunk(len(shares)), strict=True)
                 shares = [{**share, "advantage": part} for share, part in parts]
-            numbers = self.learners.step(shares, now)
+            numbers = learner.step(shares, now)
             metrics.add(numbers)
             if now.target_kl is not None and numbers["kl"] > 1.5 * now.target_kl:
                 break

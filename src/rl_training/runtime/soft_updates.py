@@ -33,7 +33,7 @@ SAMPLE = SquashedPolicy.sample  # which compiled code stands in for
 
 
 def fastest_soft_updates(trainer: Any, *losses: Any) -> Choice:
-    """Compiled twins of a trainer's `improve_critics`, `improve_actor` and `adjust_temperature`, if there can be some."""
+    """Compiled twins of a trainer's three steps, of critics, actor and temperature, where there can be some."""
     home = "rl_training.runtime.sac_trainer"
     methods = ("improve_critics", "improve_actor", "adjust_temperature")
     ours = all(is_ours(trainer, name, home) for name in methods) and type(trainer.agent).sample is SAMPLE
