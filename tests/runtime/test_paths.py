@@ -15,6 +15,7 @@ from rl_training import fork, load_config, resume, train
 from rl_training.errors import RunError
 from rl_training.kernels import compiled
 from rl_training.monitoring.display import QuietDisplay
+from rl_training.policies.gathering import WholeSteps
 from rl_training.runtime import updates, workflows
 from rl_training.state import checkpoints
 
@@ -69,6 +70,35 @@ def test_a_run_that_began_with_torch_goes_on_with_it_where_it_could_be_compiled(
         assert killed_in_an_iteration(0.3, 0.5, config, tmp_path / "killed") is None
     kill_and_resume(config, tmp_path / "killed", 3, random.Random(1))
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def in_python(monkeypatch: Any) -> None:
+    """As where nothing steps compiled environments but Python."""
+    monkeypatch.setattr(WholeSteps, "of", classmethod(lambda cls, *parts: None))
+
+
+@pytest.mark.parametrize("name", ["dqn-compiled", "sac-compiled"])
+def test_a_run_that_began_step_by_step_goes_on_so_where_steps_could_be_compiled(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(name)
+    with monkeypatch.context() as there:
+        in_python(there)
+        assert in_child(go_on, config, tmp_path / "whole") == 0
+        assert killed_in_an_iteration(0.3, 0.5, config, tmp_path / "killed") is None
+    paths = json.loads((tmp_path / "killed" / "manifest.json").read_text())["paths"]
+    assert paths["rollouts"] == "python"
+    kill_and_resume(config, tmp_path / "killed", 2, random.Random(1))
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_run_of_compiled_steps_is_refused_where_they_cannot_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert killed_in_an_iteration(0.5, 0.5, small_config("dqn-compiled"), tmp_path / "run") is None
+    in_python(monkeypatch)
+    with pytest.raises(RunError, match=r"rollouts step by step.*rl-training fork"):
+        resume(tmp_path / "run", quiet=True)
 
 
 def test_a_compiled_run_ends_in_other_bytes_than_torchs(
