@@ -54,7 +54,8 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def compiled(function: Callable[..., Any]) -> Any:
         if cache().folder is not None:
             try:
-                return _stamped(numba.njit(cache=True, no_cfunc_wrapper=True, **options)(function))
+                kept = {"cache": True, "no_cfunc_wrapper": True} | options  # numba's types lack the second
+                return _stamped(numba.njit(**kept)(function))
             except RuntimeError as error:
                 if "no locator" not in str(error):
                     raise

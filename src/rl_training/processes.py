@@ -76,7 +76,10 @@ def ensure_fork_server(*preload: str, warm_up: Mapping[str, object] | None = Non
     """
     modules = [*preload, "rl_training.fork_server"]
     forkserver.set_forkserver_preload(modules)
-    with _working_directory_not_imported(), _in_environment(WARM_UP, warm_up and json.dumps(warm_up)):
+    with (
+        _working_directory_not_imported(),
+        _in_environment(WARM_UP, json.dumps(warm_up) if warm_up else None),
+    ):
         resource_tracker.ensure_running()  # first, since it unblocks signals where it starts
         with blocked_signals():
             _ensure_running(modules)

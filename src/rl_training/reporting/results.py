@@ -117,15 +117,8 @@ def family_table(rows: Sequence[Measured]) -> str:
     done = [measured for measured in rows if measured.result is not None]
     text = ""
     if done:
-        header = (
-            "row",
-            "steps",
-            "untrained",
-            "ours: IQM (95 % interval)",
-            "each seed",
-            "peer or published figure",
-        )
-        header = (*header, "verdict", "CPU-seconds a seed", "command")
+        header = ["row", "steps", "untrained", "ours: IQM (95 % interval)", "each seed"]
+        header += ["peer or published figure", "verdict", "CPU-seconds a seed", "command"]
         text = table(header, [_cells(measured) for measured in done], right=(1, 2, 7)) + "\n"
     missing = [measured for measured in rows if measured.result is None]
     if missing:
