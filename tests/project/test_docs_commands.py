@@ -35,10 +35,11 @@ AS_WRITTEN = {
     "seeds",
     "compare",
     "index",
+    "results",
     "scaling",
     "tune",
 }
-SLOW = {"README", "first_steps", "seeds", "compare", "demonstrations", "own_algorithm"}
+SLOW = {"README", "first_steps", "seeds", "compare", "demonstrations", "own_algorithm", "results"}
 SLOW |= {"algorithms/gail", "algorithms/dreamer"}
 STEPS = 1500
 WITHOUT_LEARNING = 300  # enough where learning would not begin within STEPS anyway
