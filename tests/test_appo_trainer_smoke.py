@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from runs import TINY, assert_learned, clip_fractions, knobs_in_training_lines
+from updates import perturb, warmed
 
 from rl_training import evaluate_checkpoint
 from rl_training.algorithms.appo import anchor_log_prob, appo_loss
@@ -146,3 +147,15 @@ def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
 def test_what_does_not_fit_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         APPOConfig(**SMALL | changes)
+
+
+@pytest.mark.parametrize(("target_kl", "moves"), [(1e-9, False), (100.0, True)])
+def test_a_step_from_a_policy_that_is_too_far_is_not_taken(target_kl: float, moves: bool) -> None:
+    settings = dict(env_id="CartPole-v1", total_timesteps=1000, num_steps=8, hidden_sizes=[8], fleet="inline")
+    trainer = warmed("appo", 1, **settings, target_kl=target_kl)
+    perturb(trainer.agent.network)
+    before = trainer.optimizer.parameters.clone()
+    metrics = trainer.iterate(Controls.of(trainer.config).at(0))
+    trainer.close()
+    assert torch.equal(before, trainer.optimizer.parameters) != moves
+    assert metrics.means()["kl"] > 1e-3 and ("grad_norm" in metrics.means()) == moves

@@ -1,11 +1,14 @@
 """PPG end to end, short: schedules arrive in the metrics exactly, and both architectures train."""
 
 import pytest
+import torch
 from runs import TINY, assert_learned, clip_fractions, knobs_in_training_lines
+from updates import warmed
 
 from rl_training.errors import ConfigError
 from rl_training.runtime.controls import resolve_clip_coefficient
 from rl_training.runtime.ppg_trainer import PPGConfig, train_ppg
+from rl_training.state.segments import SegmentStore
 
 SMALL = TINY | dict(num_minibatches=2, policy_iterations=2, auxiliary_minibatches=2, auxiliary_epochs=2)
 
@@ -50,3 +53,26 @@ def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
 def test_more_minibatches_than_lanes_are_refused():
     with pytest.raises(ConfigError, match="auxiliary_minibatches must be at most"):
         PPGConfig(env_id="CartPole-v1", num_envs=2, policy_iterations=2, auxiliary_minibatches=5)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_kept_rollouts_are_written_once_and_come_back(stored, tmp_path):
+    """Beside the checkpoints where a run has a folder; in the state itself without one, as in older runs."""
+    settings = SMALL | dict(num_steps=8, policy_iterations=4, total_timesteps=192)
+    one, other = warmed("ppg", 3, **settings), warmed("ppg", 0, **settings)
+    store = SegmentStore(tmp_path)
+    if stored:
+        one.keep_segments_in(store)
+        other.keep_segments_in(store)
+    state = one.state_dict()
+    assert state["kept"] == 3 if stored else len(state["kept"]) == 3
+    assert sorted(store.entries) == [f"rollout-{i:012d}.safetensors" for i in range(3 if stored else 0)]
+    before = [(path.name, path.stat().st_mtime_ns) for path in sorted(tmp_path.iterdir())]
+    one.state_dict()
+    assert before == [(path.name, path.stat().st_mtime_ns) for path in sorted(tmp_path.iterdir())]
+    other.load_state_dict({name: part for name, part in state.items() if stored or name != "rollouts"})
+    for mine, theirs in zip(one.kept, other.kept, strict=True):
+        assert torch.equal(mine["obs"], theirs["obs"]) and torch.equal(mine["return"], theirs["return"])
+    assert other.rollouts == one.rollouts == 3
+    one.close()
+    other.close()

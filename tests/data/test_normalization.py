@@ -150,3 +150,17 @@ def test_scaled_rewards_are_clipped_and_constant_ones_stay_finite() -> None:
     last[0, :2] = 1e-5, -1.0
     found = scaler(last, ends[:1], 0.99)
     assert found[0, 0] == pytest.approx(1e-5 / math.sqrt(1.01e-6), rel=1e-3) and found[0, 1] == -10.0
+
+
+def test_moments_with_a_memory_are_an_exponential_average() -> None:
+    """Memory of 4 rows, new batches of 4: each time half of what was known and half of what is new."""
+    moments = RunningMoments((), memory=4.0)
+    moments.update(np.array([0.0, 0.0, 2.0, 2.0]))
+    assert moments.mean == pytest.approx(1.0, rel=1e-3) and moments.count == 4
+    for _ in range(3):
+        before = moments.mean
+        moments.update(np.full(4, 9.0))
+        assert moments.mean == pytest.approx((before + 9.0) / 2) and moments.count == 4
+    for _ in range(60):
+        moments.update(np.array([8.0, 8.0, 10.0, 10.0]))
+    assert moments.mean == pytest.approx(9.0) and moments.variance == pytest.approx(1.0), "it forgets"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,16 @@ EPSILON = 1e-8
 
 
 class RunningMoments(Stateful):
-    """Mean and variance of all rows seen, merged batch by batch (Chan et al. 1979), in float64."""
+    """Mean and variance of all rows seen, merged batch by batch (Chan et al. 1979), in float64.
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    With a `memory`, what was seen counts as no more than so many rows: an exponential average, in which m new rows have
+    the share m / (memory + m).
+    """
+
+    transient = ("memory",)
+
+    def __init__(self, shape: tuple[int, ...], memory: float = math.inf) -> None:
+        self.memory = memory
         self.mean = np.zeros(shape)
         self.variance = np.ones(shape)
         self.count = 1e-4  # a trace of the prior N(0, 1), so that the variance is defined from the start
@@ -44,7 +52,7 @@ class RunningMoments(Stateful):
         squares = self.variance * self.count + rows.var(0) * new + difference**2 * self.count * new / total
         self.mean = self.mean + difference * new / total
         self.variance = squares / total
-        self.count = total
+        self.count = min(total, self.memory)
 
 
 class ObservationNormalizer(Stateful):
@@ -110,8 +118,8 @@ class RewardScaler(Stateful):
     The mean is not subtracted: that would change which policy is best in episodic tasks.
     """
 
-    def __init__(self, count: int) -> None:
-        self.moments = RunningMoments(())
+    def __init__(self, count: int, memory: float = math.inf) -> None:
+        self.moments = RunningMoments((), memory)
         self.discounted = np.zeros(count)
 
     def check_state(self) -> None:

@@ -49,12 +49,19 @@ class Learners:
         self.connections: list[Connection] = []
         self.close = weakref.finalize(self, _close, os.getpid(), self.processes, self.connections)
 
-    def step(self, shares: Sequence[Mapping[str, object]], now: Now) -> dict[str, Any]:
-        """One step with the learning rate of now; what is worth logging, as means over the shares."""
+    def step(
+        self, shares: Sequence[Mapping[str, object]], now: Now, far: Any = None
+    ) -> tuple[dict[str, Any], bool]:
+        """One step with the learning rate of now; what is worth logging, as means over the shares, and if it moved.
+
+        far: a number among those and its limit, beyond which the step is not taken
+        """
         trainer, optimizer = self.trainer, self.trainer.optimizer
         if self.count == 1:
             loss, parts = trainer.loss(shares[0], now)
-            return parts | optimizer.step(loss, now.learning_rate, now.max_grad_norm)
+            if far is not None and parts[far.name] > far.limit:
+                return parts, False
+            return parts | optimizer.step(loss, now.learning_rate, now.max_grad_norm), True
         try:
             if not self.processes:
                 self._start()
@@ -67,12 +74,15 @@ class Learners:
                     loss.backward()
                     average(self.group, optimizer.gradient, self.count)
 
-                done = optimizer.step(loss, now.learning_rate, now.max_grad_norm, backward)
+                optimizer.differentiate(loss, backward)
             means = numbers(parts, trainer.agent.device)
             average(self.group, means, self.count)
         except (EOFError, OSError, dist.DistError) as error:
             raise RunError(f"a learner was lost; resume the run ({one_line(error)})") from error
-        return dict(zip(parts, means.tolist(), strict=True)) | done
+        logged = dict(zip(parts, means.tolist(), strict=True))
+        if far is not None and logged[far.name] > far.limit:
+            return logged, False
+        return logged | optimizer.move(now.learning_rate, now.max_grad_norm), True
 
     def _start(self) -> None:
         config = self.trainer.config.model_dump(mode="json")

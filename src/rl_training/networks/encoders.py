@@ -407,19 +407,19 @@ class ImpalaCNN(ImageInputs):
     def layers(self, channels: int, side: int) -> list[nn.Module]:
         layers: list[nn.Module] = []
         for filters in (16, 32, 32):
-            layers += [orthogonal(nn.Conv2d(channels, filters, 3, padding=1)), nn.MaxPool2d(3, 2, padding=1)]
-            layers += [ResidualBlock(filters), ResidualBlock(filters)]
+            section = orthogonal(nn.Conv2d(channels, filters, 3, padding=1), 1.0)  # no ReLU follows
+            layers += [section, nn.MaxPool2d(3, 2, padding=1), ResidualBlock(filters), ResidualBlock(filters)]
             channels = filters
         return [*layers, nn.ReLU()]
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(relu(conv(relu(x))))."""
+    """x + conv(relu(conv(relu(x)))), which begins as x: with a gain in six branches values would grow with depth."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()
         self.first = orthogonal(nn.Conv2d(filters, filters, 3, padding=1))
-        self.second = orthogonal(nn.Conv2d(filters, filters, 3, padding=1))
+        self.second = orthogonal(nn.Conv2d(filters, filters, 3, padding=1), 0.0)
 
     def forward(self, picture: Tensor) -> Tensor:
         return picture + self.second(F.relu(self.first(F.relu(picture))))

@@ -27,7 +27,7 @@ from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.reading import actor_critic_layers
 from rl_training.runtime.controls import Now
 from rl_training.runtime.optim import Optimizer
-from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, limit, obstacle
+from rl_training.runtime.updates import OWN_LOSS, Choice, Far, is_ours, limit, obstacle
 
 
 class AnchoredRows(NamedTuple):
@@ -128,13 +128,17 @@ class AnchoredLearner:
     def __init__(self, update: AnchoredUpdate) -> None:
         self.update = update
 
-    def step(self, shares: Sequence[Mapping[str, Any]], now: Now) -> dict[str, float]:
-        """A step on the only share; what is worth logging."""
+    def step(
+        self, shares: Sequence[Mapping[str, Any]], now: Now, far: Far | None = None
+    ) -> tuple[dict[str, float], bool]:
+        """A step on the only share; what is worth logging, and whether it was taken."""
         rows = self.update.rows(shares[0])
         anchors = rows.anchors.copy()
         normalize_anchors(self.update.family, anchors)
         numbers = self.update.differentiate(rows._replace(anchors=anchors), now)
-        return numbers | self.update.step(now.learning_rate, now.max_grad_norm)
+        if far is not None and numbers[far.name] > far.limit:
+            return numbers, False
+        return numbers | self.update.step(now.learning_rate, now.max_grad_norm), True
 
 
 def fastest_anchored(loss: Loss, slopes: Slopes, trainer: Any) -> Choice:

@@ -18,7 +18,8 @@ from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.anchored_updates import fastest_anchored
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.optim import adam_of, flatten_parameters
+from rl_training.runtime.updates import Far
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.appo import APPOConfig
 from rl_training.trees import tree_map
@@ -28,12 +29,12 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
     """IMPACT (Luo et al. 2020), Algorithm 1, with each batch used for several epochs at once."""
 
     config_class = APPOConfig
-    revision = 2  # advantages with gae_lambda below 1
+    revision = 3  # target_kl is tested before a step
     transient = ("target_parameters", "surrogate")
 
     def __init__(self, config: APPOConfig) -> None:
         super().__init__(config)
-        self.optimizer = Adam([self.agent.network], epsilon=1e-5)
+        self.optimizer = adam_of(config, self.agent.network)
         # The target network sees observations as the online one does, and starts as its copy.
         self.target = self.make_agent(config, self.observation_space, self.action_space)
         self.target.normalizer = self.agent.normalizer
@@ -68,9 +69,10 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
                 advantage = normalize_advantage(torch.cat([share["advantage"] for share in shares]))
                 parts = zip(shares, advantage.chunk(len(shares)), strict=True)
                 shares = [{**share, "advantage": part} for share, part in parts]
-            numbers = learner.step(shares, now)
+            far = None if now.target_kl is None else Far("kl", 1.5 * now.target_kl)
+            numbers, moved = learner.step(shares, now, far)
             metrics.add(numbers)
-            if now.target_kl is not None and numbers["kl"] > 1.5 * now.target_kl:
+            if not moved:
                 break
         # θ_target ← τ θ + (1 - τ) θ_target, every so many iterations.
         self.iterations += 1

@@ -21,6 +21,7 @@ from rl_training.data.batch import Rollout, minibatches
 from rl_training.data.demonstrations import check_fit
 from rl_training.data.imitation import ExpertPairs, PairBatch, Pairs, agent_pairs, draw, join, time_after_ends
 from rl_training.data.minari_datasets import read
+from rl_training.data.normalization import RewardScaler
 from rl_training.envs.spaces import ACTIONS, ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.networks.discriminator import Discriminator
@@ -45,6 +46,9 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
 
     def __init__(self, config: GAILConfig) -> None:
         super().__init__(config)
+        if config.reward_scale_rollouts is not None:
+            memory = config.reward_scale_rollouts * config.steps_per_iteration
+            self.reward_scaler = RewardScaler(config.num_envs, memory)
         codec = self.collector.environments.codec
         assert isinstance(codec, ActionCodec)  # that of any of `action_spaces`
         self.codec = codec

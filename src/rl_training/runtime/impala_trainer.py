@@ -33,7 +33,7 @@ class IMPALATrainer(ActorLearnerTrainer[IMPALAConfig]):
         # Trajectories (x, a, r, μ(a|x)) of actors, whose policies μ are some updates old.
         batch, metrics = self.collect(now)
         # One step on the policy gradient, the baseline's error and the entropy.
-        metrics.add(self.learners.step(self.shares(batch), now))
+        metrics.add(self.learners.step(self.shares(batch), now)[0])
         self.finish(batch)
         return metrics
 

@@ -49,10 +49,18 @@ class Optimizer(Stateful):
 
         `backward` puts the gradient in place where that is known better than by differentiating `loss`.
         """
+        self.differentiate(loss, backward)
+        return self.move(learning_rate, max_grad_norm)
+
+    def differentiate(self, loss: Tensor, backward: Callable[[], None] | None = None) -> None:
+        """Put the gradient of `loss` in place."""
         if not math.isfinite(loss.item()):
             raise NonFiniteError("loss")
         self.gradient.zero_()
         (backward or loss.backward)()
+
+    def move(self, learning_rate: float, max_grad_norm: float | None) -> dict[str, float]:
+        """Move down the gradient that is in place, scaled to a norm of at most `max_grad_norm`."""
         norm = math.sqrt(torch.dot(self.gradient, self.gradient).item())
         if not math.isfinite(norm):
             raise NonFiniteError(self.first_not_finite())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,13 +16,14 @@ from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import Adam
+from rl_training.runtime.optim import adam_of
 from rl_training.runtime.part_updates import fastest_fit, fastest_phasic_policy
 from rl_training.runtime.phasic_updates import fastest_distillation
 from rl_training.runtime.ppo_trainer import optimize_surrogate
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.ppg import PPGConfig
-from rl_training.state.leaves import require
+from rl_training.state.leaves import is_whole, require
+from rl_training.state.segments import SegmentStore
 from rl_training.trees import Tensors, tree_leaves, tree_map
 
 # Raw observations [T, B, ...] and value targets [T, B]; no class statement, because `return` is a keyword.
@@ -42,7 +44,7 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
 
     config_class = PPGConfig
     policy_class = PhasicPolicy
-    transient = ("surrogate", "value_fit", "distillation")
+    transient = ("surrogate", "value_fit", "distillation", "kept", "store")
 
     def __init__(self, config: PPGConfig) -> None:
         super().__init__(config)
@@ -50,13 +52,62 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         critic: list[nn.Module] = [network.critic_head]
         if network.critic_encoder is not None:
             critic.append(network.critic_encoder)
-        self.policy_optimizer = Adam([network.actor_encoder, network.actor_head, network.auxiliary_head])
+        self.policy_optimizer = adam_of(
+            config, network.actor_encoder, network.actor_head, network.auxiliary_head
+        )
         self.auxiliary_optimizer = self.policy_optimizer.beside()
-        self.critic_optimizer = Adam(critic)
+        self.critic_optimizer = adam_of(config, *critic)
         self.surrogate = fastest_phasic_policy(surrogate_loss, self, self.policy_optimizer)
         self.value_fit = fastest_fit(fit_loss, self, self.critic_optimizer)
         self.distillation = fastest_distillation(joint_loss, self)
         self.kept: list[Kept] = []  # of this phase's rollouts so far
+        self.rollouts = 0  # kept since the start of the run
+        self.store: SegmentStore | None = None
+
+    def keep_segments_in(self, store: SegmentStore) -> None:
+        self.store = store
+
+    def state_dict(self) -> dict[str, Any]:
+        """Kept rollouts do not change: each is written to the store once, and a checkpoint says how many there are."""
+        state = super().state_dict()
+        if self.store is None:
+            return state | {"kept": list(self.kept)}
+        names = [_segment(self.rollouts - back) for back in range(len(self.kept), 0, -1)]
+        self.store.keep(set(names))
+        for name, rollout in zip(names, self.kept, strict=True):
+            if name not in self.store:
+                self.store.write(name, {key: part.numpy() for key, part in tree_leaves(rollout, "kept")})
+        return state | {"kept": len(names)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        kept = state["kept"]
+        rest = {name: part for name, part in state.items() if name != "kept"}
+        if isinstance(kept, list):  # in the checkpoint itself, as all were before there were segments
+            self.kept = list(kept)
+            super().load_state_dict({"rollouts": len(kept)} | rest)
+            return
+        require(is_whole(kept) and is_whole(rest["rollouts"]), "kept: no number of rollouts")
+        require(kept < self.config.policy_iterations, "kept: more rollouts than a phase has")
+        require(kept <= rest["rollouts"], "kept: more rollouts than there were")
+        if kept and self.store is None:
+            raise ValueError("kept: rollouts were saved, but there is no folder to read them from")
+        self.kept = [self._read(rest["rollouts"] - back) for back in range(kept, 0, -1)]
+        super().load_state_dict(rest)
+
+    def _read(self, number: int) -> Kept:
+        assert self.store is not None
+        arrays = self.store.read(_segment(number))
+        like = {"obs": self.collector.environments.obs, "return": np.zeros(())}
+        names = {name for name, _ in tree_leaves(like, "kept")}
+        require(arrays.keys() == names, "kept: no rollout")
+
+        def filled(tree: Any, name: str) -> Any:
+            if isinstance(tree, dict):
+                return {key: filled(part, f"{name}/{key}") for key, part in tree.items()}
+            return torch.from_numpy(arrays[name])
+
+        rollout: Kept = filled(like, "kept")
+        return rollout
 
     def check_state(self) -> None:
         lanes = (self.config.num_steps, self.config.num_envs)
@@ -93,6 +144,7 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         # Add all (s_t, V_targ) to the buffer; after N_pi iterations follows the auxiliary phase.
         kept: Kept = {"obs": rollout["obs"], "return": estimates["return"]}
         self.kept.append(tree_map(torch.clone, kept))  # the collector writes over its rollouts
+        self.rollouts += 1
         self.agent.observe(rollout["obs"])
         if len(self.kept) == config.policy_iterations:
             self.auxiliary_phase(now, metrics)
@@ -134,6 +186,10 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         self.auxiliary_optimizer.step(joint, now.learning_rate, now.max_grad_norm)
         self.critic_optimizer.step(fit, now.learning_rate, now.max_grad_norm)
         return terms | fitted
+
+
+def _segment(number: int) -> str:
+    return f"rollout-{number:012d}.safetensors"
 
 
 def train_ppg(config: PPGConfig, **options: Any) -> Result:

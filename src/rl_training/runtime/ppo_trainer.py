@@ -9,7 +9,7 @@ from rl_training.data.batch import Rollout
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import Adam
+from rl_training.runtime.optim import adam_of
 from rl_training.runtime.updates import Far, Fastest, Update
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.families import OnPolicyConfig
@@ -27,7 +27,7 @@ class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
 
     def __init__(self, config: PPOConfigT) -> None:
         super().__init__(config)
-        self.optimizer = Adam([self.agent.network], epsilon=1e-5)
+        self.optimizer = adam_of(config, self.agent.network)
         self.surrogate = Fastest(ppo_loss, PPO_SLOPES, self)
 
     def iterate(self, knobs: Knobs) -> Metrics:

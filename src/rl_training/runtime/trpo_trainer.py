@@ -20,7 +20,7 @@ from rl_training.errors import NonFiniteError
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import Adam, flatten_parameters
+from rl_training.runtime.optim import adam_of, flatten_parameters
 from rl_training.runtime.part_updates import fastest_fit
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.trpo import TRPOConfig
@@ -38,7 +38,7 @@ class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
         assert network.critic_encoder is not None
         self.policy = [*network.actor_encoder.parameters(), *network.actor_head.parameters()]
         self.theta, _ = flatten_parameters(self.policy)
-        self.optimizer = Adam([network.critic_encoder, network.critic_head])
+        self.optimizer = adam_of(config, network.critic_encoder, network.critic_head)
         self.value_fit = fastest_fit(fit_loss, self, self.optimizer)
 
     def iterate(self, knobs: Knobs) -> Metrics:
@@ -47,7 +47,8 @@ class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
         now = knobs.after(metrics.steps)
         estimates = self.estimate_advantages(rollout, now, metrics)
         batch = self.flat_batch(rollout, estimates)
-        batch = {**batch, "advantage": normalize_advantage(batch["advantage"])}
+        if self.config.normalize_advantages:
+            batch = {**batch, "advantage": normalize_advantage(batch["advantage"])}
         # Maximise the surrogate within the trust region.
         metrics.add(self.improve_policy(batch, now))
         # Fit the value function to the returns.

@@ -29,6 +29,11 @@ class GAILConfig(OnPolicyConfig, Minibatches, Surrogate):
     absorbing_states: bool = field(
         True, "Add absorbing states after terminations, which are rewarded too (DAC)."
     )
+    reward_scale_rollouts: int | None = field(
+        None,
+        "Rollouts that the scale of normalize_rewards remembers (exponential average); none: all.",
+        ge=1,
+    )
     discriminator_updates: int = field(4, "Discriminator updates per rollout; 0 keeps D at 1/2.", ge=0)
     discriminator_batch_size: int = field(
         256, "Discriminator batch size: pairs from the expert, and as many from the agent.", ge=1, le=10**6
@@ -62,6 +67,8 @@ class GAILConfig(OnPolicyConfig, Minibatches, Surrogate):
 
     @model_validator(mode="after")
     def _own_layers_are_as_they_are(self) -> GAILConfig:
+        if self.reward_scale_rollouts is not None and not self.normalize_rewards:
+            raise refused("reward_scale_rollouts", "needs normalize_rewards: true")
         if self.spectral_norm and self.discriminator_network is not None:
             raise refused(
                 "spectral_norm", "must be false for a discriminator_network, which is used unchanged"

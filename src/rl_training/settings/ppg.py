@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from rl_training.settings.families import Minibatches, OnPolicyConfig, Surrogate
+from rl_training.settings.families import AdamSettings, Minibatches, OnPolicyConfig, Surrogate
 from rl_training.settings.fields import changed, field, knob, like
 from rl_training.settings.refusals import refused
 
 
-class PPGConfig(OnPolicyConfig, Minibatches):
+class PPGConfig(OnPolicyConfig, Minibatches, AdamSettings):
     """Phasic Policy Gradient, for discrete and continuous actions."""
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("num_steps", "policy_iterations")

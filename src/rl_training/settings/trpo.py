@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from rl_training.settings.families import Minibatches, OnPolicyConfig, Surrogate
+from rl_training.settings.families import AdamSettings, Minibatches, OnPolicyConfig, Surrogate
 from rl_training.settings.fields import changed, field, like
 
 
-class TRPOConfig(OnPolicyConfig, Minibatches):
+class TRPOConfig(OnPolicyConfig, Minibatches, AdamSettings):
     """Trust Region Policy Optimization, for discrete and continuous actions."""
 
     for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
@@ -19,6 +19,7 @@ class TRPOConfig(OnPolicyConfig, Minibatches):
     num_steps = 1024
     target_kl: float = like(Surrogate, 0.01, "Radius δ of the trust region: maximum KL per update, in nats.")
     ent_coef = changed(0.0, "Coefficient of the entropy bonus in the surrogate.")
+    normalize_advantages: bool = like(Surrogate, True, "Normalise advantages over the rollout.")
     cg_iterations: int = field(10, "Conjugate gradient iterations per update.", ge=1)
     cg_damping: float = field(0.1, "Damping added to the diagonal of the Fisher matrix.", ge=0)
     line_search_tries: int = field(
