@@ -22,6 +22,7 @@ from rl_training.algorithms.masking import mask_logits
 from rl_training.kernels.dense import DenseStack
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.networks.encoders import OURS, Own, make_encoder, orthogonal
+from rl_training.settings.families import LOG_STD_BOUNDS
 from rl_training.trees import Tensors, space_leaves
 
 
@@ -73,6 +74,31 @@ class ActionHead(nn.Module):
         return torch.cat([output, self.log_std.expand(*output.shape[:-1], -1)], -1)
 
 
+class StateDependentHead(ActionHead):
+    """The same with a log standard deviation that depends on the state, log σ = l + ½ (h - l) (1 + tanh(W x + b)).
+
+    It stays between the bounds l and h, and begins at `log_std_init` nearly everywhere.
+    """
+
+    def __init__(self, features: int, family: Family, log_std_init: float) -> None:
+        super().__init__(features, family, log_std_init)
+        self.log_std = None
+        self.spread = orthogonal(nn.Linear(features, family.num_scales), 0.01)
+        low, high = LOG_STD_BOUNDS
+        nn.init.constant_(self.spread.bias, math.atanh(2 * (log_std_init - low) / (high - low) - 1))
+
+    def forward(self, features: Tensor, obs: Tensors) -> Tensor:
+        low, high = LOG_STD_BOUNDS
+        log_std = low + 0.5 * (high - low) * (1 + self.spread(features).tanh())
+        return torch.cat([self.complete(self.output(features), obs), log_std], -1)
+
+
+def make_head(features: int, family: Family, log_std_init: float, state_dependent_std: bool) -> ActionHead:
+    """The head of an actor; what a state may change of the spread is asked for where there is one."""
+    kind = StateDependentHead if state_dependent_std and family.num_scales else ActionHead
+    return kind(features, family, log_std_init)
+
+
 class ActorCritic(nn.Module):
     """Observations [N, ...] → action parameters [N, P] and state values [N].
 
@@ -92,6 +118,7 @@ class ActorCritic(nn.Module):
         image_encoder: str = "nature",
         shared_trunk: bool,
         log_std_init: float,
+        state_dependent_std: bool = False,
         critic_sizes: Sequence[int] | None = None,
         own: Own = OURS,
     ) -> None:
@@ -102,7 +129,7 @@ class ActorCritic(nn.Module):
         if not shared_trunk:
             sizes = hidden_sizes if critic_sizes is None else critic_sizes
             self.critic_encoder, seen = make_encoder(observation_space, sizes, *layers)
-        self.actor_head = ActionHead(features, family, log_std_init)
+        self.actor_head = make_head(features, family, log_std_init, state_dependent_std)
         self.critic_head = orthogonal(nn.Linear(seen, 1), 1.0)
         self.stacks = Shortcut.of(self, dense_stacks)
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.distributions import Family
-from rl_training.networks.actor_critic import ActionHead
+from rl_training.networks.actor_critic import make_head
 from rl_training.networks.encoders import OURS, Own, make_encoder, orthogonal
 from rl_training.trees import Tensors
 
@@ -95,6 +95,7 @@ class RecurrentActorCritic(nn.Module):
         image_encoder: str,
         shared_trunk: bool,
         log_std_init: float,
+        state_dependent_std: bool = False,
         critic_sizes: Sequence[int] | None = None,
         own: Own = OURS,
     ) -> None:
@@ -103,7 +104,7 @@ class RecurrentActorCritic(nn.Module):
         seen = hidden_sizes if critic_sizes is None else critic_sizes
         self.actor_memory = Memory(observation_space, hidden_sizes, *settings)
         self.critic_memory = None if shared_trunk else Memory(observation_space, seen, *settings)
-        self.actor_head = ActionHead(recurrent_size, family, log_std_init)
+        self.actor_head = make_head(recurrent_size, family, log_std_init, state_dependent_std)
         self.critic_head = orthogonal(nn.Linear(recurrent_size, 1), 1.0)
         self.size = recurrent_size
         self.num_states = NUM_STATES[cell]

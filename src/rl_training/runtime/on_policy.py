@@ -28,8 +28,8 @@ from rl_training.trees import tree_map
 
 def policy_settings(config: OnPolicyConfig | ActorLearnerConfig) -> dict[str, Any]:
     """What an actor-critic policy is built from, besides the spaces."""
-    network = ("activation", "image_encoder", "shared_trunk", "log_std_init", "critic_sizes", "hidden_sizes")
-    names = (*network, "normalize_observations", "device", "precision")
+    network = ("activation", "image_encoder", "shared_trunk", "log_std_init", "state_dependent_std")
+    names = (*network, "critic_sizes", "hidden_sizes", "normalize_observations", "device", "precision")
     settings = {name: getattr(config, name) for name in names}
     actor_sizes, *own = (
         getattr(config, name) for name in ("actor_sizes", "network", "encoder", "layer_norm")

@@ -12,6 +12,7 @@ from rl_training.settings.config import Config
 from rl_training.settings.fields import Units, changed, field, knob, like
 from rl_training.settings.refusals import refused
 
+LOG_STD_BOUNDS = (-5.0, 2.0)  # of a log standard deviation that depends on the state
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -51,10 +52,20 @@ class OnPolicyConfig(Config):
     log_std_init: float = field(
         0.0, "Initial log standard deviation of continuous actions, scaled to [-1, 1]."
     )
+    state_dependent_std: bool = field(
+        False, "Let the log standard deviation of continuous actions depend on the state, within [-5, 2]."
+    )
 
     @property
     def steps_per_iteration(self) -> int:
         return self.num_envs * self.num_steps
+
+    @model_validator(mode="after")
+    def _the_first_spread_is_between_its_bounds(self) -> OnPolicyConfig:
+        low, high = LOG_STD_BOUNDS
+        if self.state_dependent_std and not low < self.log_std_init < high:
+            raise refused("log_std_init", f"must be between {low} and {high} with state_dependent_std")
+        return self
 
     @model_validator(mode="after")
     def _shared_layers_have_one_size(self) -> OnPolicyConfig:
