@@ -6,16 +6,23 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from rl_training.settings.families import ActorLearnerConfig, Minibatches, OnPolicyConfig, Surrogate
+from rl_training.settings.families import (
+    ActorLearnerConfig,
+    AdamSettings,
+    Minibatches,
+    OnPolicyConfig,
+    Surrogate,
+)
 from rl_training.settings.fields import changed, field, knob, like
 from rl_training.settings.refusals import refused
 from rl_training.settings.sac import SACConfig
 
 
-class APPOConfig(ActorLearnerConfig, OnPolicyConfig, Minibatches, Surrogate):
+class APPOConfig(ActorLearnerConfig, OnPolicyConfig, Minibatches, Surrogate, AdamSettings):
     """Asynchronous PPO with V-trace and a target network, for discrete and continuous actions."""
 
     algo: Literal["appo"] = "appo"
+    optimizer_epsilon = 1e-5
     update_epochs = changed(4, "Number of epochs per batch.")
     learning_rate = 5e-4
     kl_coef: float = knob(0.0, "Coefficient of the KL penalty to the target network's policy.")

@@ -97,10 +97,8 @@ class Minibatches(Config):
         return self
 
 
-class Surrogate(AdamSettings):
+class Surrogate(Config):
     """The fields of PPO's update, with any kind of network."""
-
-    optimizer_epsilon = 1e-5
 
     update_epochs: int = knob(4, "Number of epochs per rollout.", low=1, aliases=("n_epochs",))
     clip_coef: float = knob(

@@ -7,17 +7,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import model_validator
 
 from rl_training.parts import Brought
-from rl_training.settings.families import Minibatches, OnPolicyConfig, Surrogate
+from rl_training.settings.families import AdamSettings, Minibatches, OnPolicyConfig, Surrogate
 from rl_training.settings.fields import Units, field, knob
 from rl_training.settings.refusals import refused
 
 
-class GAILConfig(OnPolicyConfig, Minibatches, Surrogate):
+class GAILConfig(OnPolicyConfig, Minibatches, Surrogate, AdamSettings):
     """Generative Adversarial Imitation Learning with PPO; the reward of the environment is not used."""
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("num_steps", "discriminator_rollouts")
 
     algo: Literal["gail"] = "gail"
+    optimizer_epsilon = 1e-5
     demonstrations: str = field(
         ..., "Expert demonstrations: a .npz file of `rl-training record`, or minari:ID.", min_length=1
     )

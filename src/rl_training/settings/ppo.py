@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rl_training.settings.families import Minibatches, OnPolicyConfig, Surrogate
+from rl_training.settings.families import AdamSettings, Minibatches, OnPolicyConfig, Surrogate
 
 
-class PPOConfig(OnPolicyConfig, Minibatches, Surrogate):
+class PPOConfig(OnPolicyConfig, Minibatches, Surrogate, AdamSettings):
     """Proximal Policy Optimization, for discrete and continuous actions."""
 
     algo: Literal["ppo"] = "ppo"
+    optimizer_epsilon = 1e-5

@@ -6,15 +6,16 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from rl_training.settings.families import Minibatches, OnPolicyConfig, Surrogate
+from rl_training.settings.families import AdamSettings, Minibatches, OnPolicyConfig, Surrogate
 from rl_training.settings.fields import Units, changed, field
 from rl_training.settings.refusals import refused
 
 
-class RecurrentPPOConfig(OnPolicyConfig, Minibatches, Surrogate):
+class RecurrentPPOConfig(OnPolicyConfig, Minibatches, Surrogate, AdamSettings):
     """Proximal Policy Optimization with an LSTM or GRU, for partially observable tasks."""
 
     algo: Literal["recurrent_ppo"] = "recurrent_ppo"
+    optimizer_epsilon = 1e-5
     num_envs = 8
     num_minibatches = changed(4, "Number of minibatches per epoch; each holds whole environments.")
     shared_trunk = changed(False, "Share the encoder and the memory between actor and critic.")
