@@ -179,7 +179,7 @@ def test_merge_keys_are_refused_by_name(tmp_path: Path) -> None:
     config = tmp_path / "a.yaml"
     config.write_text("base: &base {seed: 2}\n<<: *base\nalgo: ppo\nenv_id: CartPole-v1\n")
     with pytest.raises(
-        ConfigError, match=r"a.yaml:2: merge keys \(<<\) are not read; use `extends: CONFIG`$"
+        ConfigError, match=r"a.yaml:2: merge keys \(<<\) are not supported; use `extends: CONFIG`$"
     ):
         load_config(config)
 
