@@ -29,7 +29,7 @@ from rl_training.settings.sac import SACConfig
 class Temperature(nn.Module):
     """log α, from a start value of α on."""
 
-    def __init__(self, start: float) -> None:
+    def __init__(self, start: float = 1.0) -> None:
         super().__init__()
         self.log_ent_coef = nn.Parameter(torch.tensor(math.log(start)))
 
