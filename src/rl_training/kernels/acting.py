@@ -161,12 +161,14 @@ def multiplications(layers: np.ndarray) -> int:
     return int((layers[:, OUTPUTS] * layers[:, INPUTS]).sum())
 
 
-@intrinsic
-def _pointer(typing: Any, where: Any) -> Any:
+def _typed_pointer(typing: Any, where: Any) -> Any:
     def generate(context: Any, build: Any, signature: Any, values: Any) -> Any:
         return build.inttoptr(values[0], cgutils.voidptr_t)
 
     return types.voidptr(types.int64), generate
+
+
+_pointer: Any = intrinsic(_typed_pointer)  # compiled code calls it without `typing`
 
 
 @njit(fastmath=FAST)

@@ -28,7 +28,7 @@ class Descent(NamedTuple):
     gradient: np.ndarray
     mean: np.ndarray  # [0] where it has none
     square: np.ndarray
-    count: np.ndarray  # [1], or [0] where it has none
+    steps: np.ndarray  # [1], or [0] where it has none
     settings: np.ndarray
 
 

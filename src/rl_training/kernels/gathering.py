@@ -35,7 +35,7 @@ class Moments(NamedTuple):
 
     mean: np.ndarray  # [O]
     variance: np.ndarray  # [O]
-    count: np.ndarray  # [1]
+    seen: np.ndarray  # [1]
     epsilon: float  # added to the variance
 
 
@@ -79,7 +79,7 @@ def draw_squashed(exploring, line, action, share, chance):  # type: ignore[no-un
 @njit(error_model="numpy")
 def take_in(moments, rows, deviation):  # type: ignore[no-untyped-def]
     """Merge rows [B, O] into the statistics, by the equations of `RunningMoments.update`."""
-    new, old = len(rows), moments.count[0]
+    new, old = len(rows), moments.seen[0]
     total = old + new
     for j in range(len(moments.mean)):
         mean, square = 0.0, 0.0
@@ -92,7 +92,7 @@ def take_in(moments, rows, deviation):  # type: ignore[no-untyped-def]
         moments.mean[j] += difference * new / total
         moments.variance[j] = squares / total
         deviation[j] = math.sqrt(moments.variance[j] + moments.epsilon)
-    moments.count[0] = total
+    moments.seen[0] = total
 
 
 @njit(error_model="numpy")

@@ -95,7 +95,7 @@ def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  #
         if not math.isfinite(sums[0]) or (loss.far > 0 and sums[loss.far] > loss.limit):
             return m + 1
         call_pack(learner.where[UNPACKING], (table, gradient, descent.gradient))
-        vectors = (descent.parameters, descent.gradient, descent.mean, descent.square, descent.count)
+        vectors = (descent.parameters, descent.gradient, descent.mean, descent.square, descent.steps)
         norm = call_descent(descent.where, (*vectors, descent.settings, rate, most))
         numbers[m, last] = norm
         if not math.isfinite(norm):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.data.batch import Batch
 from rl_training.data.normalization import EPSILON
@@ -17,7 +17,7 @@ from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import gaussian_layers, head_layers
 from rl_training.kernels.rollouts import Acting
 from rl_training.networks.q_network import QNetwork
-from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
+from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS, GaussianActor
 from rl_training.policies.in_lanes import (
     NOTHING,
     acting_of,
@@ -37,7 +37,12 @@ class WholeSteps:
     """A policy that explores in compiled environments; None instead of steps while its network is of other layers."""
 
     def __init__(
-        self, policy: Any, network: nn.Module, kind: int, read: Read, environments: CompiledEnvironments
+        self,
+        policy: Any,
+        network: QNetwork | GaussianActor,
+        kind: int,
+        read: Read,
+        environments: CompiledEnvironments,
     ) -> None:
         self.policy, self.network, self.kind, self.read = policy, network, kind, read
         self.environments, self.scaling = environments, scaling_of(environments.codec)
@@ -48,8 +53,11 @@ class WholeSteps:
     @classmethod
     def of(cls, policy: Any, environments: AnyEnvironments) -> WholeSteps | None:
         """For policies and environments that compiled code knows; None for all others."""
-        known = type(policy) in (QPolicy, SquashedPolicy) and isinstance(environments, CompiledEnvironments)
-        if not known or policy.device.type != "cpu" or not is_plain(environments.codec):
+        if type(policy) not in (QPolicy, SquashedPolicy) or not isinstance(
+            environments, CompiledEnvironments
+        ):
+            return None
+        if policy.device.type != "cpu" or not is_plain(environments.codec):
             return None
         if isinstance(policy, QPolicy):
             return cls(policy, policy.network, GREEDY, _q_layers, environments)
@@ -72,7 +80,7 @@ class WholeSteps:
         environments, stepped, moments = self.environments, self._room(len(shares)), self._moments()
         stepped.obs[0] = environments.rows
         chance = np.array([np.random.randint(0, 2**64, dtype=np.uint64), 0], np.uint64)
-        first = int(self.kind == GREEDY and self.network.dueling)
+        first = int(isinstance(self.network, QNetwork) and self.network.dueling)
         exploring = Exploring(self.kind, first, *LOG_STD_BOUNDS, shares)
         how = (self._acting(layers, moments), self.scaling, exploring, moments, chance, stepped)
         ended = environments.called(gather_steps, environments.state, *how)
@@ -116,7 +124,7 @@ class WholeSteps:
             moments = self.policy.normalizer.moments
             shape = moments.mean.shape
             moments.mean, moments.variance = moved.mean.reshape(shape), moved.variance.reshape(shape)
-            moments.count = float(moved.count[0])
+            moments.count = float(moved.seen[0])
 
     def _room(self, steps: int) -> Stepped:
         """Allocated once for each length."""

@@ -143,7 +143,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         config, sides = self.config, (self.expert.pairs, pool)
         # A termination is followed by the discount's horizon in the absorbing state.
         lasting = 1 / (1 - now.gamma) if config.absorbing_states else 0.0
-        shares = [time_after_ends(side, lasting) for side in sides]
+        expert_share, agent_share = (time_after_ends(side, lasting) for side in sides)
         answers = []
         drawn = [
             joined([draw(side, config.discriminator_batch_size) for side in sides])
@@ -151,7 +151,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         ]
         update = self.judgement.taken() or self
         for rows in self.encoded(drawn):
-            answer, numbers = update.judge(rows, *shares, now)
+            answer, numbers = update.judge(rows, expert_share, agent_share, now)
             answers.append(answer.chunk(2))
             metrics.add(numbers)
         if answers:

@@ -85,9 +85,16 @@ class Optimizer(Stateful):
         """Itself, as compiled code reads it."""
         raise NotImplementedError
 
-    def _descent(self, mean: Tensor, square: Tensor, count: Tensor, *settings: float) -> Descent:
-        vectors = (vector.numpy() for vector in (self.parameters, self.gradient, mean, square, count))
-        return Descent(address(type(self).compiled_step, SIGNATURE), *vectors, np.array(settings))
+    def _descent(self, mean: Tensor, square: Tensor, steps: Tensor, *settings: float) -> Descent:
+        return Descent(
+            address(type(self).compiled_step, SIGNATURE),
+            self.parameters.numpy(),
+            self.gradient.numpy(),
+            mean.numpy(),
+            square.numpy(),
+            steps.numpy(),
+            np.array(settings),
+        )
 
     def first_not_finite(self) -> str:
         """What of the gradient is not finite."""

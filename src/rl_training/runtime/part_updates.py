@@ -15,12 +15,19 @@ from rl_training.kernels.families import FAMILIES, family_table
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import critic_layers, phasic_layers
 from rl_training.runtime.optim import Optimizer
-from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, TorchUpdate, Update, obstacle
+from rl_training.runtime.updates import (
+    OWN_LOSS,
+    Choice,
+    CompiledUpdate,
+    Evaluate,
+    TorchUpdate,
+    Update,
+    obstacle,
+)
 
 NO_ACTIONS = np.zeros((0, 6), np.int64)  # the family of a critic, which says nothing about actions
 
 Read = Callable[[Any, Tensor], Layers | None]  # a network as layers over a vector of parameters
-Part = Callable[[RolloutBatch], tuple[Tensor, ...]]  # what the part says of a minibatch
 
 
 class FastestPart(Choice):
@@ -30,7 +37,7 @@ class FastestPart(Choice):
     """
 
     def __init__(
-        self, loss: Loss, slopes: Slopes, trainer: Any, optimizer: Optimizer, part: Part, read: Read
+        self, loss: Loss, slopes: Slopes, trainer: Any, optimizer: Optimizer, part: Evaluate, read: Read
     ) -> None:
         self.slopes, self.trainer, self.optimizer, self.read = slopes, trainer, optimizer, read
         self.torch = TorchUpdate(loss, slopes, part, optimizer, normalize=False)

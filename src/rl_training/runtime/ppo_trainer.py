@@ -23,7 +23,7 @@ class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
     """Proximal Policy Optimization (Schulman et al. 2017), Algorithm 1."""
 
     config_class: ClassVar[type[OnPolicyConfig]] = PPOConfig
-    transient = ("surrogate",)
+    transient: tuple[str, ...] = ("surrogate",)
 
     def __init__(self, config: PPOConfigT) -> None:
         super().__init__(config)

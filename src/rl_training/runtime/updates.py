@@ -37,7 +37,7 @@ OWN_LOSS = "a loss of one's own"
 STANDS_IN_FOR = ("evaluate", "outputs_for_loss")  # methods of a policy that compiled code does not call
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
-Evaluate = Callable[[RolloutBatch], Evaluated]
+Evaluate = Callable[[RolloutBatch], tuple[Tensor, ...]]  # those of them that a loss takes
 Numbers = Mapping[str, Tensor | float]
 Logged = dict[str, list[Tensor | float]]  # by name, a number of each minibatch
 
