@@ -207,7 +207,7 @@ def finds_the_best_action(trainer: Any) -> None:
 
 
 def test_values_of_the_probes() -> None:
-    np.testing.assert_allclose(values(trained("DelayedReward"), 0.0, 1.0), [0.9, 1.0], atol=0.1)
+    np.testing.assert_allclose(values(trained("DelayedReward", 1400), 0.0, 1.0), [0.9, 1.0], atol=0.1)
     trained("RewardByBoth", learned=finds_the_best_action)
 
 
