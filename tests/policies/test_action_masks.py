@@ -109,13 +109,15 @@ DQN = dict(algo="dqn", env_id="probe/Masked-v0", learning_starts=200, buffer_siz
 DQN |= dict(
     learning_rate=3e-3, epsilon=0.3, target_update_interval=20, eval_episodes=20, gamma=0.9, num_envs=2
 )
+DQN |= dict(total_timesteps=1200, replay_ratio=0.5, train_frequency=2)
 # The step size falls to 0: with a constant one a policy that was right is left again, on some seeds.
-DQN |= dict(total_timesteps=2000, replay_ratio=0.5, train_frequency=2, learning_rate_schedule="linear")
+ALL_SWITCHES = dict(double=True, dueling=True, prioritized=True, n_step=2)
+ALL_SWITCHES |= dict(total_timesteps=2000, learning_rate_schedule="linear")
 
 
 @pytest.mark.parametrize(
     ("where", "changes"),
-    [("info", {}), ("obs", dict(double=True, dueling=True, prioritized=True, n_step=2))],
+    [("info", {}), ("obs", ALL_SWITCHES)],
 )
 def test_dqn_takes_no_forbidden_action_and_learns_which_is_best(where, changes, tmp_path):
     """Not at random before learning starts, nor with ε, nor greedily, nor loaded."""
