@@ -89,7 +89,9 @@ REACHES: Mapping[str, Reach] = {
 # Environments of an extra that a shipped config names, and parts that come with the package: a run from elsewhere may
 # name them too.
 OWN_ENVIRONMENTS = frozenset({"mpe2.simple_spread_v3:parallel_env"})
-OWN_PARTS = frozenset(f"rl_training.envs.wrappers:{name}" for name in ("DropText", "EncodeText"))
+OWN_PARTS = frozenset(
+    f"rl_training.envs.{name}" for name in ("wrappers:DropText", "wrappers:EncodeText", "partial:OnlyEntries")
+)
 
 # Whoever plays also acts, and whoever trains also plays.
 INCLUDED: Mapping[Doing, tuple[Doing, ...]] = {

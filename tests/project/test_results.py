@@ -24,6 +24,7 @@ from rl_training.tools.forking import fork
 from rl_training.tools.reproducing import digest
 from rl_training.tools.rows import Reference, read_row
 from rl_training.tools.zoo import LARGEST, LARGEST_ZOO, card, median_seed
+from rl_training.trust import foreign
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,6 +135,8 @@ def test_the_zoo_has_the_median_policy_of_each_row_and_is_small() -> None:
         assert files == {"card.md", "state.json", "state.safetensors", checkpoints.WEIGHTS}
         assert (folder / "card.md").read_text("utf-8") == card(measured), "run `make results`"
         policy = load_policy(f"zoo:{name}")  # without trust: nothing is imported
+        # Nor do `play` and `evaluate` ask for trust.
+        assert not foreign(load_config(measured.row.config), "playing"), name
         obs = policy.observation_space.sample()
         assert policy.action_space.contains(policy.act(obs)), name
 
