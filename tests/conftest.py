@@ -56,6 +56,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def nothing_stays_registered() -> Iterator[None]:
+    """A file that a test imports may register an algorithm; pages and later tests are about the shipped ones."""
+    from rl_training import registry
+
+    before = dict(registry.ALGORITHMS)
+    yield
+    registry.ALGORITHMS.clear()
+    registry.ALGORITHMS.update(before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def outside_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fixtures that tests share are made in an empty folder too."""

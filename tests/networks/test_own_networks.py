@@ -91,6 +91,7 @@ TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Called when a network is built, reported on or exported, and for nothing that is acted or learned.
 ELSEWHERE = {
+    ("StateDependentHead", "forward"),
     ("NatureCNN", "layers"),
     ("ImpalaCNN", "layers"),
     ("SmallCNN", "layers"),

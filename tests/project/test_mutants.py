@@ -86,7 +86,7 @@ def see_planted_code() -> None:
     import torch
 
     moments = normalization.RunningMoments(())
-    planted(normalization, "self.count = total", "self.count = -total")
+    planted(normalization, "self.count = min(total, self.memory)", "self.count = -total")
     moments.update(np.ones(2))
     assert moments.count == -2.0001
     planted(normalization, "CLIP = 10.0", "CLIP = 3.0")

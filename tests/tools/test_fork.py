@@ -92,7 +92,7 @@ def test_a_later_best_is_not_taken_over(trained_run, tmp_path):
 
 REFUSED = {
     "end of its run": [],
-    "num_envs: a fork keeps it": ["num_envs=2", "total_timesteps=9000"],
+    "num_envs: a fork cannot change it": ["num_envs=2", "total_timesteps=9000"],
     "did you mean learning_rate": ["learning_rat=1"],
     "hidden_sizes: the state of step-": ["hidden_sizes=[3]", "total_timesteps=9000"],
     "raise total_timesteps": ["total_timesteps=100"],
@@ -111,7 +111,10 @@ def test_what_is_no_run_or_no_checkpoint_is_one_line(trained_run, tmp_path, monk
     original = trained_run("sac-pendulum")
     refused(cli("fork", "absent"), "absent: no run directory here")
     refused(cli("fork", original / "best"), "best", "no training state")
-    refused(cli("fork", original, "buffer_size=800", "total_timesteps=9000"), "buffer_size: a fork keeps it")
+    refused(
+        cli("fork", original, "buffer_size=800", "total_timesteps=9000"),
+        "buffer_size: a fork cannot change it",
+    )
     Path("taken").mkdir()
     Path("taken/thesis.tex").write_text("mine")
     refused(cli("fork", middle(original), "--run-dir", "taken"), "taken: is not empty")

@@ -34,7 +34,8 @@ from rl_training.runtime.optim import Adam, Optimizer, RMSprop
 COMPILED, TORCH = "compiled", "torch"
 NO_STEP = -1.0  # in place of a norm
 OWN_LOSS = "a loss of one's own"
-STANDS_IN_FOR = ("evaluate", "outputs_for_loss")  # methods of a policy that compiled code does not call
+# Methods of a policy that compiled code stands in for: it does so for these very functions.
+STANDS_IN_FOR = {name: getattr(ActorCriticPolicy, name) for name in ("evaluate", "outputs_for_loss")}
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
 Evaluate = Callable[[RolloutBatch], tuple[Tensor, ...]]  # those of them that a loss takes
@@ -226,7 +227,7 @@ class Fastest(Choice):
         if self.trainer.optimizer is not self.optimizer:
             self._begin(self.obstacle)
         kind = type(self.trainer.agent)
-        own = any(getattr(kind, name) is not getattr(ActorCriticPolicy, name) for name in STANDS_IN_FOR)
+        own = any(getattr(kind, name) is not ours for name, ours in STANDS_IN_FOR.items())
         return None if own else super().taken()
 
     def __call__(self) -> Update:

@@ -235,7 +235,7 @@ def _extended(
             raise FieldError(f"extends must name one config, not {show(parent)}", ("extends",))
         path = _find(parent, folder)
         if path.resolve() in children:
-            raise FieldError(f"extends is circular: {parent} extends this config", ("extends",))
+            raise FieldError(f"extends goes in a circle: {parent} extends this config", ("extends",))
         if len(children) >= MAX_EXTENDS:
             raise FieldError(f"extends goes more than {MAX_EXTENDS} configs deep", ("extends",))
     except ConfigError as error:
