@@ -294,6 +294,11 @@ def test_what_is_not_warmed_up():
     assert not warming.can_warm_up(load_config(COMPILED, vectorization="sync"))
     assert not warming.can_warm_up(compiled.model_copy(update={"algo": "mine.py:Mine"}))
     assert not warming.can_warm_up(compiled.model_copy(update={"device": "cuda"}))
+    assert not warming.can_warm_up(compiled.model_copy(update={"network": "mine.py:Net"}))
+    for fleet, learners, warm in (("inline", 1, True), ("local", 1, False), ("inline", 2, False)):
+        asked = {"algo": "impala", "env_id": "CartPole-v1", "fleet": fleet, "num_learners": learners}
+        config = load_config(asked).model_copy(update={"vectorization": "compiled"})
+        assert warming.can_warm_up(config) == warm, asked
 
 
 def test_a_warm_up_that_fails_is_silent_for_the_seeds_say_it(capfd):

@@ -19,6 +19,7 @@ from rl_training.registry import SHIPPED
 from rl_training.runtime import workflows
 from rl_training.settings.config import Config
 from rl_training.settings.loading import load_config
+from rl_training.trust import foreign
 
 # What makes a run short, leaves everything outside of it alone and starts neither threads nor processes.
 BRIEF: Mapping[str, Any] = {
@@ -45,7 +46,9 @@ def can_warm_up(config: Config) -> bool:
 
     Whatever else an environment or a user's algorithm starts, a thread or a connection, might not survive a fork.
     """
-    return config.vectorization == "compiled" and config.algo in SHIPPED and config.device == "cpu"
+    here = getattr(config, "fleet", "inline") == "inline" and getattr(config, "num_learners", 1) == 1
+    ours = config.algo in SHIPPED and not foreign(config)
+    return config.vectorization == "compiled" and config.device == "cpu" and here and ours
 
 
 def brief(config: Config) -> Config:
