@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forging import rewritten
 from runs import Command
 
 from rl_training import registry
 from rl_training.cli import app
-from rl_training.errors import ConfigError, RunError, UserError
+from rl_training.errors import ConfigError, RunError, StorageError, UserError
 from rl_training.state.run_directory import RunDirectory
-from rl_training.tools import digests, reproducing
+from rl_training.tools import digests, reproducing, zoo
 from rl_training.tools.rows import parse_row, read_row, row_names
 
 SMALL = """
@@ -189,3 +191,92 @@ def test_the_rows_that_are_shipped_are_listed(capsys: pytest.CaptureFixture[str]
     for name in row_names():
         row = read_row(name)
         assert row.not_run or row.config in registry.shipped_configs(), name
+
+
+BRIEF = SMALL.replace("12_000", "1_000").replace("11-12", "11").replace("episodes: 5", "episodes: 1")
+
+
+def test_a_planted_policy_of_another_config_is_refused_and_not_imported(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It holds no progress, so that whoever looks how far the run is does not see it."""
+    rows.write_text(BRIEF)
+    assert run("ppo/small", "-q") == 0
+    folder = Path("runs/reproduce/ppo/small")
+    (folder / "s11.json").unlink()
+    checkpoints = folder / "s11" / "checkpoints"
+    planted = checkpoints / "step-000999999999"
+    shutil.copytree(max(checkpoints.iterdir()), planted)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+
+    def edit(tree: dict[str, Any]) -> None:
+        del tree["progress"]
+        tree["policy"]["config"]["network"] = f"{tmp_path}/evil.py:Net"
+
+    rewritten(planted, edit)
+    capsys.readouterr()
+    assert run("ppo/small", "-q") == 2
+    assert "network not as computed for this run" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_row_that_a_signal_stops_says_how_to_go_on(rows: Path, tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    held.touch()
+    env = f'"env_id=fault_envs:fault/Held-v0", "env_kwargs={{held: {held}, at: 700}}", "num_envs=2"'
+    rows.write_text(BRIEF.replace('"total_timesteps=1_000"', f'"total_timesteps=4_000", {env}'))
+    command = Command("reproduce", "ppo/small", "-q", own_session=True)
+    while not any(Path("runs/reproduce/ppo/small/s11/checkpoints").glob("step-*")):
+        assert command.running(), command.communicate()
+        time.sleep(0.01)
+    command.send_signal(signal.SIGINT)
+    held.unlink()
+    said, errors = command.communicate()
+    assert command.returncode == 130 and errors == ""
+    assert "stopped by SIGINT; everything is saved\nresume it    run the same command again\n" in said
+    assert not Path("results/ppo/small.json").exists()
+
+
+def test_files_that_are_damaged_or_cannot_be_written_are_told_in_one_line(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("taken").touch()
+    assert run("ppo/small", "-q", "--results", "taken") == 1
+    assert capsys.readouterr().err == "error: cannot write to taken/ppo: File exists\n"
+    assert not Path("runs").exists(), "nothing is trained whose result cannot be kept"
+    with pytest.raises(
+        StorageError, match=r"cannot write taken/s11\.json: File exists; trained seeds are kept"
+    ):
+        reproducing.write(Path("taken/s11.json"), "{}")
+    for text in ("{", "5"):
+        Path("code.json").write_text(text)
+        with pytest.raises(RunError, match=r"code\.json: damaged"):
+            reproducing._noted(Path("code.json"))
+    reproducing.write(Path("results/ppo/small.json"), '{"format": 1, "seeds": []}')
+    assert run("--stale", "ppo/small") == 2
+    assert capsys.readouterr().err == "error: results/ppo/small.json: damaged (KeyError: 'settings')\n"
+
+
+def test_a_missing_best_policy_and_a_damaged_peer_are_told_in_one_line(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows.write_text(BRIEF.replace("{episodes: 1}", "{episodes: 1, checkpoint: best}"))
+    reproducing.write(Path("results/peers/ppo/small.json"), '{"format": 1, "seeds": [{"score": 1}]}')
+    assert run("ppo/small", "-q") == 2
+    assert capsys.readouterr().err == "error: results/peers/ppo/small.json: damaged (KeyError: 'library')\n"
+    shutil.rmtree("runs/reproduce/ppo/small/s11/best")
+    assert run("ppo/small", "-q") == 2
+    assert "has no best checkpoint, which the row ppo/small is scored with" in capsys.readouterr().err
+
+
+def test_a_policy_too_large_for_the_zoo_leaves_the_one_there(
+    rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows.write_text(BRIEF)
+    assert run("ppo/small", "-q", "--zoo", "zoo") == 0
+    before = {path.name: path.read_bytes() for path in Path("zoo/ppo/small").iterdir()}
+    assert "\n- The only seed of the row: " in before["card.md"].decode()
+    monkeypatch.setattr(zoo, "LARGEST", 10)
+    assert run("ppo/small", "-q", "--zoo", "zoo") == 2
+    assert "the zoo takes 10" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path("zoo/ppo/small").iterdir()} == before

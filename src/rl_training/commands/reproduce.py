@@ -63,7 +63,7 @@ def run_row(
     """Train and score one row; exits with 128 + signal when a signal stopped it, with everything saved."""
     from rl_training.reporting.results import Measured, verdict
     from rl_training.tools.experiment_display import make_experiment_display
-    from rl_training.tools.reproducing import read_result, reproduce
+    from rl_training.tools.reproducing import read_result, reproduce, undamaged
     from rl_training.tools.zoo import ship
 
     display = make_experiment_display(quiet)
@@ -78,7 +78,10 @@ def run_row(
     if zoo is not None and row.zoo:
         ship(row, result, runs, zoo)
     if not as_json:
-        lines = verdict(Measured(row, result, read_result(results / "peers" / f"{row.name}.json")))
+        beside = results / "peers" / f"{row.name}.json"
+        peer = read_result(beside)
+        with undamaged(path if peer is None else beside):
+            lines = verdict(Measured(row, result, peer))
         for line in (f"row          {row.name}", *lines, f"result       {path}"):
             print(printable_line(line))
     return result
@@ -95,9 +98,14 @@ def print_rows(rows: "list[Row]", results: Path) -> None:
 
 
 def print_stale(rows: "list[Row]", results: Path) -> None:
-    from rl_training.tools.reproducing import read_result, stale
+    from rl_training.tools.reproducing import read_result, stale, undamaged
 
     for row in rows:
-        result = read_result(results / f"{row.name}.json")
-        if result is not None and (reasons := stale(row, result)):
+        path = results / f"{row.name}.json"
+        result = read_result(path)
+        if result is None:
+            continue
+        with undamaged(path):
+            reasons = stale(row, result)
+        if reasons:
             print(printable_line(f"{row.name}: changed since: {'; '.join(reasons)}"))

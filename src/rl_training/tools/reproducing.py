@@ -9,30 +9,48 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rl_training.errors import CheckpointError, RunError, UserError, one_line
+from rl_training.errors import CheckpointError, RunError, StorageError, UserError, one_line
 from rl_training.reporting.records import SCORE, Log, read_run
 from rl_training.reporting.timing import Timing
 from rl_training.runtime.evaluation import play
-from rl_training.runtime.workflows import load_agent, made_for, make_trainer, revisions
+from rl_training.runtime.workflows import (
+    load_agent,
+    made_for,
+    make_trainer,
+    refuse_other_config,
+    revisions,
+    saved_config,
+)
 from rl_training.settings.config import Config
 from rl_training.settings.loading import load_config
 from rl_training.state import checkpoints, files
+from rl_training.state.reading import reason
 from rl_training.state.run_directory import RunDirectory, changed_keys
 from rl_training.state.seeding import fold
 from rl_training.tools.digests import code_digest
-from rl_training.tools.experiments import Experiment, SeedRun, SeedsDisplay, parse_seeds, seeded, train_seeds
+from rl_training.tools.experiments import (
+    Experiment,
+    SeedRun,
+    SeedsDisplay,
+    parse_seeds,
+    seeded,
+    train_seeds_until_stopped,
+)
 from rl_training.tools.rows import Row
 
 FORMAT = 1
 MOST_POINTS = 50  # of a learning curve that is kept
 CODE = "code.json"  # in the experiment
+OUTCOME = {"seed", "steps", "untrained", "score", "returns", "curve", "weights_sha256"}  # of a seed
 
 
 def reproduce(row: Row, *, jobs: int, results: Path, runs: Path, display: SeedsDisplay) -> Experiment:
@@ -40,9 +58,10 @@ def reproduce(row: Row, *, jobs: int, results: Path, runs: Path, display: SeedsD
     config = config_of(row)
     if config.tasks:
         raise UserError(f"{row.name}: a row has one task, and {row.config} has several")
+    probe((results / row.name).parent)
     noting: Any = Noting(display, code_digest(config.algo))
     seeds = parse_seeds(row.seeds)
-    experiment = train_seeds(config, seeds, jobs=jobs, run_dir=runs / row.name, display=noting)
+    experiment = train_seeds_until_stopped(config, seeds, jobs=jobs, run_dir=runs / row.name, display=noting)
     failed = [run for run in experiment.runs if run.status == "failed"]
     if failed:
         raise RunError(f"{row.name}: seed {failed[0].seed} failed: {failed[0].problem}")
@@ -61,7 +80,7 @@ class Noting:
     def start(self, experiment: Experiment) -> None:
         before = _noted(experiment.path / CODE)
         if self.digest not in before and any(run.status != "done" for run in experiment.runs):
-            files.replace_file(experiment.path / CODE, json.dumps([*before, self.digest]).encode())
+            write(experiment.path / CODE, json.dumps([*before, self.digest]))
         self.display.start(experiment)
 
     def __getattr__(self, name: str) -> Any:
@@ -70,9 +89,42 @@ class Noting:
 
 def _noted(path: Path) -> list[str]:
     try:
-        return list(json.loads(path.read_bytes()))
+        with undamaged(path):
+            return [str(each) for each in json.loads(path.read_bytes())]
     except FileNotFoundError:
         return []
+
+
+@contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """What is not as this package writes it is the file's damage, told in one line."""
+    try:
+        yield
+    except (UserError, FileNotFoundError):
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(f"{path}: damaged ({one_line(error)})") from error
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file, in a folder that is made where it is missing."""
+    try:
+        files.make_directory(path.parent)
+        files.replace_file(path, text.encode())
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {reason(error)}; trained seeds are kept, run the same command again"
+        ) from error
+
+
+def probe(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before hours of training end there."""
+    try:
+        files.make_directory(folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"probe")
+    except OSError as error:
+        raise StorageError(f"cannot write to {folder}: {reason(error)}") from error
 
 
 def config_of(row: Row) -> Config:
@@ -121,14 +173,14 @@ def _outcome(row: Row, experiment: Experiment, run: SeedRun) -> dict[str, Any]:
     kept = experiment.path / f"s{run.seed}.json"
     try:
         said = json.loads(kept.read_bytes())
-        if said["asked"] == asked:
+        if said["asked"] == asked and said["outcome"].keys() == OUTCOME:
             return dict(said["outcome"])
-    except (FileNotFoundError, ValueError, LookupError, TypeError):
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
         pass  # it was never scored, or otherwise
     outcome = _score(row, experiment.config, run, weights.parent) | {
         "weights_sha256": asked["weights_sha256"]
     }
-    files.replace_file(kept, json.dumps({"asked": asked, "outcome": outcome}).encode())
+    write(kept, json.dumps({"asked": asked, "outcome": outcome}))
     return outcome
 
 
@@ -136,6 +188,8 @@ def weights_of(row: Row, path: Path) -> Path:
     """The weights that are scored."""
     run = RunDirectory.open(path)
     if row.evaluation.checkpoint == "best":
+        if not (run.best / checkpoints.WEIGHTS).is_file():
+            raise CheckpointError(f"{path} has no best checkpoint, which the row {row.name} is scored with")
         return run.best / checkpoints.WEIGHTS
     newest = checkpoints.newest_good_checkpoint(run.checkpoints, only="policy")
     if newest is None:
@@ -155,6 +209,8 @@ def _score(row: Row, config: Config, run: SeedRun, checkpoint: Path) -> dict[str
         "seed": fold(run.seed, "reproduce"),
         "sample": row.evaluation.actions == "sampled",
     }
+    policy = checkpoints.load_checkpoint(checkpoint, only="policy")["policy"]
+    refuse_other_config(checkpoint, saved_config(policy), seeded(config, run.seed))
     # The config is the one that the user has asked for, so that what it names may be imported.
     trained, agent, saved = load_agent(checkpoint, "last", trust=True)
     returns = [returned for returned, _ in play(agent, trained, **how, made_for=made_for(saved))]
@@ -200,21 +256,19 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
         if name == "seeds":
             text = "[\n" + ",\n".join(json.dumps(each) for each in value) + "\n]"
         entries.append(f"{json.dumps(name)}: {text}")
-    files.make_directory(path.parent)
-    files.replace_file(path, ("{\n" + ",\n".join(entries) + "\n}\n").encode())
+    write(path, "{\n" + ",\n".join(entries) + "\n}\n")
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
     """The result at `path`; None where there is none."""
     try:
-        result = json.loads(path.read_bytes())
-        if result["format"] > FORMAT:
-            raise RunError(f"{path}: was written by a newer version; update rl-training")
-        return dict(result)
+        with undamaged(path):
+            result = json.loads(path.read_bytes())
+            if result["format"] > FORMAT:
+                raise RunError(f"{path}: was written by a newer version; update rl-training")
+            return dict(result)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RunError(f"{path}: damaged ({one_line(error)})") from error
 
 
 def stale(row: Row, result: Mapping[str, Any]) -> list[str]:

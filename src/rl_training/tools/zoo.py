@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rl_training.errors import UserError
-from rl_training.reporting.results import Measured, figure, published, thousands, untrained
-from rl_training.state import checkpoints, files
-from rl_training.tools.reproducing import weights_of
+from rl_training.reporting.results import FEWEST, Measured, figure, published, thousands, untrained
+from rl_training.state import checkpoints
+from rl_training.tools.reproducing import weights_of, write
 from rl_training.tools.rows import Row
 
 CARD = "card.md"
@@ -29,16 +30,23 @@ def ship(row: Row, result: Mapping[str, Any], runs: Path, zoo: Path) -> Path:
     seed = median_seed(result)
     source = weights_of(row, runs / row.name / f"s{seed['seed']}").parent
     tree = checkpoints.load_checkpoint(source, only="policy")
-    target = checkpoints.save_policy(zoo / row.name, checkpoints.checkpoint_step(source), tree)
-    size = sum(path.stat().st_size for path in target.iterdir())
+    step = checkpoints.checkpoint_step(source)
+    size = size_of(step, tree)
     if size > LARGEST:
-        files.remove_directory(target)
         raise UserError(
             f"{row.name}: its policy has {thousands(size)} bytes, the zoo takes {thousands(LARGEST)}; "
             "write `zoo: false` in the row"
         )
-    files.replace_file(target / CARD, card(Measured(row, result)).encode())
+    target = checkpoints.save_policy(zoo / row.name, step, tree)
+    write(target / CARD, card(Measured(row, result)))
     return target
+
+
+def size_of(step: int, tree: Mapping[str, object]) -> int:
+    """The bytes of a policy on the disk, measured aside: what the zoo has stays until its successor is accepted."""
+    with tempfile.TemporaryDirectory(prefix="rl_training-") as folder:
+        written = checkpoints.save_policy(Path(folder, "policy"), step, tree)
+        return sum(path.stat().st_size for path in written.iterdir())
 
 
 def card(measured: Measured) -> str:
@@ -46,7 +54,6 @@ def card(measured: Measured) -> str:
     row, result = measured.row, measured.result
     assert result is not None
     seed = median_seed(result)
-    value, low, high = (figure(float(part)) for part in measured.iqm)
     how = result["evaluation"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items() if version)
     lines = [
@@ -58,8 +65,7 @@ def card(measured: Measured) -> str:
         f"- Score of this policy: {figure(seed['score'])}, the mean return of {how['episodes']} {how['actions']} "
         f"episodes; untrained {figure(seed['untrained'])}",
         f"- Seed {seed['seed']}, {thousands(seed['steps'])} environment steps, {how['checkpoint']} checkpoint",
-        f"- All {len(measured.seeds)} seeds of the row: IQM {value}, 95 % interval {low} to {high}; untrained "
-        f"{figure(untrained(measured))}",
+        f"- {all_seeds(measured)}; untrained {figure(untrained(measured))}",
         *(f"- Published: {published(each)}" for each in row.references),
         f"- Config: `{row.config}`" + "".join(f" `{override}`" for override in row.overrides),
         f"- Made with {versions}",
@@ -71,3 +77,13 @@ def card(measured: Measured) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def all_seeds(measured: Measured) -> str:
+    """The score of a row; a bootstrap of one or two seeds is no interval."""
+    value, low, high = (figure(float(part)) for part in measured.iqm)
+    count = len(measured.seeds)
+    if count == 1:
+        return f"The only seed of the row: {value}"
+    interval = f", 95 % interval {low} to {high}" if count >= FEWEST else ""
+    return f"All {count} seeds of the row: IQM {value}{interval}"
