@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -267,6 +268,23 @@ def test_an_error_of_a_thread_is_raised():
 
     with pytest.raises(ZeroDivisionError):
         in_shares(8, 1, fail)
+
+
+def test_no_thread_runs_on_after_an_error():
+    torch.set_num_threads(2)
+    failed, finished = threading.Event(), []
+
+    def fail_first(first, last):
+        if first == 0:
+            failed.set()
+            raise ZeroDivisionError
+        failed.wait()
+        time.sleep(0.2)
+        finished.append(first)
+
+    with pytest.raises(ZeroDivisionError):
+        in_shares(8, 1, fail_first)
+    assert finished == [4]
 
 
 def test_a_fork_of_a_process_with_threads_has_its_own():

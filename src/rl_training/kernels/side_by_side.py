@@ -20,13 +20,17 @@ _helpers: ThreadPoolExecutor | None = None
 def in_shares(count: int, fewest: int, function: Callable[..., None], *arguments: Any) -> None:
     """Call function(first, last, *arguments) for shares of range(count), each of at least `fewest`, side by side.
 
-    `function` must let go of Python's lock. This thread does the first share.
+    `function` must let go of Python's lock. This thread does the first share. An error waits for all of them.
     """
     shares = max(1, min(torch.get_num_threads(), count // fewest))
     ends = [count * share // shares for share in range(shares + 1)]
     others = pairwise(ends[1:])
     waiting = [_pool().submit(function, first, last, *arguments) for first, last in others]
-    function(0, ends[1], *arguments)
+    try:
+        function(0, ends[1], *arguments)
+    finally:
+        for share in waiting:
+            share.exception()  # waits: they write to what the caller frees
     for share in waiting:
         share.result()
 
