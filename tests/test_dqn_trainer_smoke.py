@@ -106,6 +106,8 @@ def test_dueling_streams_have_hidden_layers_of_their_own() -> None:
 def test_a_run_from_before_dueling_had_hidden_layers_keeps_its_linear_streams() -> None:
     written = {"algo": "dqn", "env_id": "CartPole-v1", "dueling": True}
     assert load_run_config(written).dueling_sizes == ()
+    named = written | {"algo": f"{DQNTrainer.__module__}:DQNTrainer"}
+    assert load_run_config(named, trust=True).dueling_sizes == ()
     assert load_run_config(written | {"dueling_sizes": None}).dueling_sizes is None
     assert load_config(written).dueling_sizes is None
 

@@ -48,6 +48,8 @@ class Config(BaseModel, metaclass=ConfigMeta):
     switched_by: ClassVar[Mapping[str, str]] = {}
     # Defaults of fields that differ where the observation is a picture, unless the user writes them.
     for_pictures: ClassVar[Mapping[str, Any]] = {}
+    # Fields that its first runs did not have, and what those runs did.
+    younger: ClassVar[Mapping[str, object]] = {}
     # The fields that the state of a run is laid out by, besides the shapes of its networks, which show by themselves;
     # those of all base classes count too. A fork keeps them.
     laid_out_by: ClassVar[tuple[str, ...]] = (

@@ -18,6 +18,7 @@ class DQNConfig(OffPolicyConfig, AdamSettings):
     laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "prioritized", "network", "encoder")
     # The dense layer of the CNN, then the head.
     for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
+    younger: ClassVar[Mapping[str, object]] = {"dueling_sizes": []}
     switched_by: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("priority_exponent", "importance_exponent"), "prioritized"
     )

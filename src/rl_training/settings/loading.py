@@ -24,9 +24,8 @@ from rl_training.settings.yaml import parse_yaml, read_text, to_yaml
 from rl_training.trust import Foreign, refusal
 
 MAX_EXTENDS = 10
-# Fields that the first runs did not have, and what those runs did.
+# Fields that the first runs did not have, and what those runs did; those of one algorithm are in `Config.younger`.
 YOUNGER = {"eval_sample": False, "small_pictures": False, "compiled_updates": False, "vectorization": "sync"}
-YOUNGER_OF: dict[str, dict[str, object]] = {"dqn": {"dueling_sizes": []}}
 
 
 class Layer(NamedTuple):
@@ -82,6 +81,8 @@ def _load(
         files = _read_layers(_find(os.fspath(source), Path()), ())
     layers = [*files, _read_overrides(overrides), *([_given(more)] if more else [])]
     config_class = _config_class(layers, trust)
+    if of_run:
+        layers.append(_given(_before(config_class, layers)))
     for layer in layers:
         _record_parts(layer, config_class)
 
@@ -105,6 +106,12 @@ def _load(
     except FieldError as error:
         home = homes.get(str(error.path[0])) if error.path else None
         raise (home or files[-1]).refuse(error.renamed(written)) from None
+
+
+def _before(config_class: type[Config], layers: Sequence[Layer]) -> dict[str, object]:
+    """The younger fields that no layer has, as a run did without them."""
+    given = {key for layer in layers for key in layer.values}
+    return {name: value for name, value in {**YOUNGER, **config_class.younger}.items() if name not in given}
 
 
 def located(error: ConfigError, source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> ConfigError:
@@ -302,12 +309,7 @@ def load_run_config(
 
     The class of its algorithm is imported by name only with `trust`, or where it was trusted in this process before.
     """
-    written = parse_yaml(read_text(source), str(source)).data if isinstance(source, Path) else source
-    given = set(_read_overrides(overrides).values)
-    given |= set(written or ())
-    younger = YOUNGER | YOUNGER_OF.get(str((written or {}).get("algo")), {})
-    missing = {name: value for name, value in younger.items() if name not in given}
-    config: Config = _load(source, overrides, missing, of_run=True, trust=trust)
+    config: Config = _load(source, overrides, {}, of_run=True, trust=trust)
     return config
 
 
