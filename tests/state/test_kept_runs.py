@@ -114,6 +114,17 @@ def test_a_run_of_several_threads_from_before_the_convolutions_had_them_warns(th
     assert not any("results of" in text for text in display.warnings)
 
 
+@pytest.mark.parametrize(("encoder", "warned"), [("nature", False), ("impala", True)])
+def test_a_run_from_before_the_impala_encoder_began_as_the_identity_warns(encoder, warned):
+    run, display = RunDirectory(KEPT / str(FORMAT) / "ppo"), Told()
+    manifest, config = run.read_manifest(), load_run_config(run.config_path, [f"image_encoder={encoder}"])
+    check_manifest(manifest, config, display)
+    assert any("results of encoders revision 1" in text for text in display.warnings) == warned
+    display.warnings.clear()
+    check_manifest(manifest | {"results": revisions(config)}, config, display)
+    assert not any("results of" in text for text in display.warnings)
+
+
 def test_a_resume_of_the_first_format_begins_its_chain_there(tmp_path):
     run = Path(shutil.copytree(KEPT / "1" / "ppo", tmp_path / "run"))
     before = (run / "metrics.jsonl").read_bytes()

@@ -39,7 +39,7 @@ from rl_training.settings.loading import dump_config, load_config, load_run_conf
 from rl_training.settings.picture_defaults import difference, with_picture_defaults
 from rl_training.settings.yaml import to_yaml
 from rl_training.state import chain, checkpoints, files
-from rl_training.state.formats import CONVOLUTIONS_REVISION, SHARED_REVISION
+from rl_training.state.formats import CONVOLUTIONS_REVISION, ENCODERS_REVISION, SHARED_REVISION
 from rl_training.state.restoring import no_larger_than, taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory, changed_keys, cpu, versions
 from rl_training.state.seeding import fold, seed_everything
@@ -47,7 +47,7 @@ from rl_training.trees import Arrays, tree_leaves, tree_map
 from rl_training.trust import foreign, refuse_untrusted
 
 Which = Literal["last", "best"]
-CONVOLUTIONS = "convolutions"  # among the revisions of a manifest
+CONVOLUTIONS, ENCODERS = "convolutions", "encoders"  # among the revisions of a manifest
 RESUMED_ELSEWHERE = (
     "resumed_elsewhere"  # in the manifest: resumed with other versions, results or on another CPU
 )
@@ -399,6 +399,7 @@ def _spaces(space: spaces.Space) -> Any:
 def revisions(config: Config, threads: int = 1) -> dict[str, int]:
     """Revisions of results for this config: see docs/formats.md."""
     own = {"shared": SHARED_REVISION, config.algo: trainer_class(config.algo).revision}
+    own |= {ENCODERS: ENCODERS_REVISION} if config.image_encoder == "impala" else {}
     return own | ({CONVOLUTIONS: CONVOLUTIONS_REVISION} if threads > 1 else {})
 
 
@@ -478,7 +479,9 @@ def keep_to_paths(
 def _results(manifest: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
     """The revisions a run was begun with: the first, where its manifest is older than they are."""
     results = manifest.get("results")
-    return {CONVOLUTIONS: 1} | (results if isinstance(results, dict) else {"shared": 1, config.algo: 1})
+    return {CONVOLUTIONS: 1, ENCODERS: 1} | (
+        results if isinstance(results, dict) else {"shared": 1, config.algo: 1}
+    )
 
 
 def check_best(engine: Engine) -> None:
