@@ -1,5 +1,8 @@
 """Acting without torch must be acting with torch."""
 
+import copy
+from functools import partial
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ import torch
 
 from rl_training.algorithms.masking import pick_allowed
 from rl_training.data.random_rollout import random_action
-from rl_training.kernels.acting import SmallActorCritic
+from rl_training.kernels.acting import InMemory, SmallActorCritic
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.q_values import QPolicy
@@ -69,16 +72,56 @@ def test_samples_have_the_right_distribution():
 
 def test_the_weights_are_never_out_of_date():
     """Not after an optimizer has moved them into one vector, and not after it has changed them."""
-    network, _, small = make(gym.spaces.Discrete(3))
+    network, family, _ = make(gym.spaces.Discrete(3))
+    small = InMemory(network, partial(SmallActorCritic.of, family=family))
     obs = np.ones((1, 5), np.float32)
-    small.act(obs, False)
+    small().act(obs, False)
     optimizer = Adam([network])
     for _ in range(3):
         logits, value = network(torch.from_numpy(obs))
         optimizer.step(logits.square().sum() + value.square().sum(), 0.05, None)
         with torch.no_grad():
             expected = network(torch.from_numpy(obs))[1]
-        np.testing.assert_allclose(small.act(obs, False)["value"], expected, atol=2e-5)
+        np.testing.assert_allclose(small().act(obs, False)["value"], expected, atol=2e-5)
+
+
+def transpose(network):
+    weight = network.encoder[1][2].weight
+    weight.data = weight.data.t()  # at the same address
+
+
+def exchange_data(network):
+    network.head.bias.data = torch.full((3,), 7.0)
+
+
+def exchange_parameter(network):
+    network.encoder[1][0].weight = torch.nn.Parameter(torch.ones(16, 5))
+
+
+@pytest.mark.parametrize(
+    ("change", "compiled"),
+    [
+        (torch.nn.Module.half, False),
+        (torch.nn.Module.double, False),
+        (transpose, False),
+        (exchange_data, True),
+        (exchange_parameter, True),
+    ],
+)
+def test_parameters_are_read_only_as_what_they_are(change, compiled):
+    """Those of another type or layout are left to torch; others in their place are read there."""
+    torch.manual_seed(0)
+    settings = dict(hidden_sizes=[16, 16], activation="relu", image_encoder="nature", dueling=False)
+    policy = QPolicy(BOX, gym.spaces.Discrete(3), normalize_observations=False, device="cpu", **settings)
+    first, obs = copy.deepcopy(policy.network.state_dict()), torch.randn(4, 5)
+    policy.value(obs.numpy(), None)
+    change(policy.network)
+    assert (policy.small() is not None) == compiled
+    if policy.network.head.bias.dtype == torch.float32:
+        expected = policy.network(obs).detach()
+        np.testing.assert_allclose(policy.value(obs.numpy(), None), expected, atol=2e-5)
+    policy.network.load_state_dict(first, assign=True)
+    assert policy.small() is not None
 
 
 def test_a_nan_is_not_lost():

@@ -8,9 +8,11 @@ themselves, seen as arrays; nothing is copied and nothing can be out of date.
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, Family
 from rl_training.compiling import njit
 from rl_training.kernels.dense import dense_layers
-from rl_training.kernels.exact import is_exact
+from rl_training.kernels.exact import Path, Shortcut, is_exact
 from rl_training.kernels.functions import FAST, fast_tanh
 from rl_training.networks.actor_critic import ActionHead, ActorCritic, has_own_forward
 
@@ -34,18 +36,46 @@ OUTPUTS, INPUTS = range(
 )  # of a row of a table of layers; behind them the addresses of its weight and its bias
 
 
+class InMemory(Shortcut[Path]):
+    """A shortcut that reads the parameters at their addresses; made again when one of them lies elsewhere or otherwise.
+
+    It holds the memory that it has seen: nothing else can come to lie there.
+    """
+
+    def _look(self) -> None:
+        parameters = list(self.module.parameters())
+        self.owners = [part._parameters for part in self.module.modules() if part._parameters]
+        self.square = [each for each in parameters if each.ndim == 2 and each.shape[0] == each.shape[1]]
+        super()._look()
+        self.held = [parameter.detach() for parameter in parameters]
+
+    def _now(self) -> tuple[Any, ...]:
+        try:
+            addresses = list(map(Tensor.data_ptr, chain.from_iterable(map(dict.values, self.owners))))  # type: ignore[arg-type]
+        except TypeError:  # a parameter that is None
+            addresses = []
+        # A square matrix can be transposed at its address.
+        return *super()._now(), addresses, all(map(Tensor.is_contiguous, self.square))
+
+
 class SmallActorCritic:
-    """The forward pass and the sampling of an `ActorCritic` of dense layers on the CPU."""
+    """The forward pass and the sampling of an `ActorCritic` of dense layers on the CPU; kept by an `InMemory`."""
 
     def __init__(self, network: ActorCritic, family: Family) -> None:
-        self.network, self.family = network, family
-        self._look_again()
+        critic = network.actor_encoder if network.critic_encoder is None else network.critic_encoder
+        self.family = family
+        self.activation = _activation(network.actor_encoder)
+        self.actor = _layers(network.actor_encoder, network.actor_head.output)
+        self.critic = _layers(critic, network.critic_head)
+        self.log_std = None if network.actor_head.log_std is None else _view(network.actor_head.log_std)
+        self.inputs, self.outputs = self.actor[0, INPUTS], self.actor[-1, OUTPUTS]
+        self.multiplications = multiplications(self.actor) + multiplications(self.critic)
 
     @classmethod
     def of(cls, network: ActorCritic, family: Family) -> SmallActorCritic | None:
         """For networks that are dense throughout, with actions of one choice or Gaussian; None for all others."""
         ours = has_own_forward(network) and is_exact(network.actor_head, ActionHead)
-        if not ours or not isinstance(family, Categorical | DiagonalGaussian) or not _on_cpu(network):
+        if not ours or not isinstance(family, Categorical | DiagonalGaussian) or not _readable(network):
             return None
         actor = dense_layers(network.actor_encoder, network.actor_head.output)
         critic = dense_layers(network.critic_encoder or network.actor_encoder, network.critic_head)
@@ -57,21 +87,9 @@ class SmallActorCritic:
         """Whether a batch of this many observations is small enough to be faster here."""
         return count * self.multiplications <= MOST_MULTIPLICATIONS
 
-    def _look_again(self) -> None:
-        network = self.network
-        critic = network.actor_encoder if network.critic_encoder is None else network.critic_encoder
-        self.activation = _activation(network.actor_encoder)
-        self.actor = _layers(network.actor_encoder, network.actor_head.output)
-        self.critic = _layers(critic, network.critic_head)
-        self.log_std = None if network.actor_head.log_std is None else _view(network.actor_head.log_std)
-        self.inputs, self.outputs = self.actor[0, INPUTS], self.actor[-1, OUTPUTS]
-        self.multiplications = multiplications(self.actor) + multiplications(self.critic)
-        self.first = next(network.parameters())
-        self.address = self.first.data_ptr()
-
     def act(self, obs: np.ndarray, explore: bool) -> dict[str, np.ndarray]:
         """Observations [B, ...] → `action`, `log_prob` and `value` [B, ...]."""
-        rows, shape, noise = self._rows(obs), (len(obs), self.outputs), SILENCE
+        rows, shape, noise = _rows(obs, self.inputs), (len(obs), self.outputs), SILENCE
         parameters = _forward(rows, self.actor, self.activation)
         if self.log_std is None:
             if explore:
@@ -85,30 +103,26 @@ class SmallActorCritic:
 
     def value(self, obs: np.ndarray) -> np.ndarray:
         """Observations [B, ...] → values [B]."""
-        return self._values(self._rows(obs))
+        return self._values(_rows(obs, self.inputs))
 
     def _values(self, rows: np.ndarray) -> np.ndarray:
         values: np.ndarray = _forward(rows, self.critic, self.activation)[:, 0]
         return values
-
-    def _rows(self, obs: np.ndarray) -> np.ndarray:
-        if self.first.data_ptr() != self.address:
-            self._look_again()  # an optimizer has moved the parameters into one vector
-        return _rows(obs, self.inputs)
 
 
 class SmallNetwork:
     """The forward pass of an encoder and its linear head on the CPU: observations [B, ...] → [B, outputs]."""
 
     def __init__(self, encoder: nn.Sequential, head: nn.Linear) -> None:
-        self.encoder, self.head = encoder, head
-        self._look_again()
+        self.activation = _activation(encoder)
+        self.layers = _layers(encoder, head)
+        self.inputs, self.multiplications = self.layers[0, INPUTS], multiplications(self.layers)
 
     @classmethod
     def of(cls, network: Any, kind: type[nn.Module]) -> SmallNetwork | None:
         """For a network of this kind that is dense throughout, an `encoder` and a `head`; None for all others."""
         exact = is_exact(network, kind)
-        if not exact or not _on_cpu(network):
+        if not exact or not _readable(network):
             return None
         layers = dense_layers(network.encoder, network.head)
         return cls(network.encoder, network.head) if layers and layers[1] in ACTIVATIONS else None
@@ -117,16 +131,7 @@ class SmallNetwork:
         """Whether a batch of this many observations is small enough to be faster here."""
         return count * self.multiplications <= MOST_MULTIPLICATIONS
 
-    def _look_again(self) -> None:
-        self.activation = _activation(self.encoder)
-        self.layers = _layers(self.encoder, self.head)
-        self.inputs, self.multiplications = self.layers[0, INPUTS], multiplications(self.layers)
-        self.first = next(self.head.parameters())
-        self.address = self.first.data_ptr()
-
     def __call__(self, obs: np.ndarray) -> np.ndarray:
-        if self.first.data_ptr() != self.address:
-            self._look_again()  # an optimizer has moved the parameters into one vector
         return _forward(_rows(obs, self.inputs), self.layers, self.activation)
 
 
@@ -138,8 +143,12 @@ def _rows(obs: np.ndarray, inputs: int) -> np.ndarray:
     return rows
 
 
-def _on_cpu(network: nn.Module) -> bool:
-    return next(network.parameters()).device.type == "cpu"
+def _readable(network: nn.Module) -> bool:
+    """Whether the compiled loops, which look at no types, can read the parameters: 32-bit floats, row by row."""
+    return all(
+        parameter.device.type == "cpu" and parameter.dtype == torch.float32 and parameter.is_contiguous()
+        for parameter in network.parameters()
+    )
 
 
 def _view(parameter: Tensor) -> np.ndarray:

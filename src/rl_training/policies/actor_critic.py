@@ -14,8 +14,8 @@ from rl_training.algorithms.distributions import DiagonalGaussian, Joint
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import num_choices, refuse_empty_masks
 from rl_training.envs.compiled import AnyEnvironments
-from rl_training.kernels.acting import SmallActorCritic
-from rl_training.kernels.exact import Shortcut, taken
+from rl_training.kernels.acting import InMemory, SmallActorCritic
+from rl_training.kernels.exact import taken
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.policies.base import NetworkPolicy
 from rl_training.policies.in_lanes import WholeRollouts
@@ -44,7 +44,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self.precision = precision
         self.network = self.network_class(observation_space, self.family, **network).to(self.device)
         make = partial(SmallActorCritic.of, family=self.family)
-        self.small = Shortcut.of(self.network, make) if precision == "fp32" else None
+        self.small = InMemory.of(self.network, make) if precision == "fp32" else None
 
     def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         small = self._small(obs)

@@ -14,8 +14,7 @@ from rl_training.algorithms.dqn import dueling
 from rl_training.algorithms.masking import BLOCKED, mask_logits, mask_of, pick_allowed
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import refuse_empty_masks
-from rl_training.kernels.acting import SmallNetwork
-from rl_training.kernels.exact import Shortcut
+from rl_training.kernels.acting import InMemory, SmallNetwork
 from rl_training.networks.q_network import QNetwork
 from rl_training.policies.base import NetworkPolicy
 from rl_training.state.leaves import require
@@ -40,7 +39,7 @@ class QPolicy(NetworkPolicy):
         self.num_actions = int(action_space.n)
         self.epsilon = 1.0
         self.network = QNetwork(observation_space, self.num_actions, **network).to(self.device)
-        self.small = Shortcut.of(self.network, partial(SmallNetwork.of, kind=QNetwork))
+        self.small = InMemory.of(self.network, partial(SmallNetwork.of, kind=QNetwork))
 
     def check_state(self) -> None:
         require(0 <= self.epsilon <= 1, "epsilon: no probability")

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from rl_training.algorithms.sac import squash
 from rl_training.data.collector import Carry
-from rl_training.kernels.acting import SmallNetwork
-from rl_training.kernels.exact import Shortcut
+from rl_training.kernels.acting import InMemory, SmallNetwork
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS, GaussianActor
 from rl_training.policies.base import NetworkPolicy
 from rl_training.trees import Arrays, Tensors
@@ -38,7 +37,7 @@ class SquashedPolicy(NetworkPolicy):
         self.actor = GaussianActor(observation_space, math.prod(action_space.shape), **network).to(
             self.device
         )
-        self.small = Shortcut.of(self.actor, partial(SmallNetwork.of, kind=GaussianActor))
+        self.small = InMemory.of(self.actor, partial(SmallNetwork.of, kind=GaussianActor))
 
     def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
         mean, log_std = self._gaussian(obs)
