@@ -10,6 +10,7 @@ import torch
 from updates import perturb
 
 from rl_training import load_config
+from rl_training.data.replay import Replay
 from rl_training.envs.making import make_environments
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls, Now
@@ -202,3 +203,25 @@ def test_a_trainer_that_explores_in_its_own_way_is_asked() -> None:
     assert trainer.whole is None
     trainer.gather(Controls.of(config).at(0))
     assert not trainer.replay.action[trainer.replay.happened > 0][5:].any()  # after a first step at random
+
+
+class Counting(Replay[Any]):
+    """Which does something of its own with each step."""
+
+    added = 0
+
+    def add(self, *args: Any, **columns: Any) -> Any:
+        self.added += 1
+        return super().add(*args, **columns)
+
+
+class Counted(DQNTrainer):
+    def make_replay(self, obs: Any, **settings: Any) -> Counting:
+        return Counting(self.config.buffer_size, obs, **settings)
+
+
+def test_a_replay_of_ones_own_is_given_every_step() -> None:
+    config = trainer_of(**CASES["choices"]).config
+    trainer = Counted(config)
+    trainer.gather(Controls.of(config).at(0))
+    assert trainer.replay.added == STEPS

@@ -64,6 +64,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         """Steps in compiled code, if nothing between the policy and the replay is of a subclass from elsewhere."""
         methods = (getattr(type(self), name) for name in ("step", "choose", "explore", "random_share"))
         ours = all(method.__module__.startswith("rl_training.") for method in methods)
+        ours = ours and type(self.replay) is Replay
         return WholeSteps.of(self.agent, self.environments) if ours else None
 
     def paths(self) -> dict[str, str]:
