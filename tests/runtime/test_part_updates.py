@@ -29,6 +29,7 @@ from rl_training.kernels.divergences import divergence_slopes, measure_divergenc
 from rl_training.kernels.families import UNMASKED, evaluate_actions, family_table
 from rl_training.runtime import appo_trainer, ppg_trainer, trpo_trainer
 from rl_training.runtime.controls import Controls
+from rl_training.runtime.optim import RMSprop
 
 FAMILIES: dict[str, Family] = {
     "categorical": Categorical(5),
@@ -234,3 +235,76 @@ def test_appo_with_several_learners_a_memory_or_another_loss_is_torchs(
     monkeypatch.setattr(appo_trainer, "appo_loss", lambda *said, **knobs: appo_loss(*said, **knobs))
     own = warmed("appo", 0, **actors(env_id="CartPole-v1"))
     assert own.surrogate.explained == "torch (a loss of one's own)"
+
+
+class Own(RMSprop):
+    """An optimizer that compiled code does not know."""
+
+
+def critic_of(trainer: Any) -> list[torch.nn.Module]:
+    return [trainer.agent.network.critic_encoder, trainer.agent.network.critic_head]
+
+
+REPLAY: dict[str, Any] = dict(total_timesteps=1000, learning_starts=40, train_frequency=60, batch_size=20)
+EXPERT: dict[str, Any] = dict(demonstrations="gail/cartpole_expert.npz", update_epochs=1)
+CRITIC = {"critic_optimizer": critic_of}
+SAC = {
+    "critic_optimizer": lambda trainer: [trainer.critics],
+    "actor_optimizer": lambda trainer: [trainer.agent.actor],
+    "temperature_optimizer": lambda trainer: [trainer.temperature],
+}
+REPLACED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "trpo": ("value_fit", {"optimizer": critic_of}, SMALL),
+    "ppg": ("value_fit", CRITIC, SMALL),
+    "ppg, auxiliary": ("distillation", CRITIC, SMALL | dict(policy_iterations=1, auxiliary_minibatches=3)),
+    "appo": ("surrogate", {"optimizer": lambda trainer: [trainer.agent.network]}, actors()),
+    "ppo": ("surrogate", {"optimizer": lambda trainer: [trainer.agent.network]}, SMALL),
+    "gail": (
+        "judgement",
+        {"discriminator_optimizer": lambda trainer: [trainer.discriminator]},
+        SMALL | EXPERT,
+    ),
+    "dqn": ("q_update", {"optimizer": lambda trainer: [trainer.agent.network]}, REPLAY),
+    "sac": ("soft_updates", SAC, REPLAY | dict(env_id="Pendulum-v1")),
+    "sac, temperature": (
+        "soft_updates",
+        {"temperature_optimizer": SAC["temperature_optimizer"]},
+        REPLAY | dict(env_id="Pendulum-v1"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "path"), [(RMSprop, "compiled"), (Own, "torch")])
+@pytest.mark.parametrize("case", REPLACED)
+def test_an_optimizer_that_is_replaced_moves_the_network(case: str, kind: type[RMSprop], path: str) -> None:
+    update, replaced, settings = REPLACED[case]
+    trainer = warmed(case.split(",")[0], 0, **dict(env_id="CartPole-v1") | settings)
+    assert getattr(trainer, update).path == "compiled"
+    for name, modules in replaced.items():
+        setattr(trainer, name, kind(modules(trainer)))
+    before = {name: moved_by(trainer, modules).clone() for name, modules in replaced.items()}
+    trainer.iterate(Controls.of(trainer.config).at(0))
+    assert getattr(trainer, update).path == path
+    for name, modules in replaced.items():
+        assert not torch.equal(moved_by(trainer, modules), before[name]), name
+        assert torch.equal(moved_by(trainer, modules), getattr(trainer, name).parameters)
+
+
+def moved_by(trainer: Any, modules: Any) -> torch.Tensor:
+    parameters = [each for module in modules(trainer) for each in module.parameters()]
+    return torch.cat([each.detach().flatten() for each in parameters])
+
+
+def test_a_run_that_began_with_torch_keeps_to_it_when_the_optimizer_is_replaced() -> None:
+    trainer = warmed("trpo", 0, env_id="CartPole-v1", **SMALL)
+    trainer.keep_to({})
+    trainer.optimizer = RMSprop(critic_of(trainer))
+    assert trainer.value_fit.explained == "torch (as this run began)"
+
+
+def test_an_optimizer_that_is_replaced_moves_a_network_with_a_memory() -> None:
+    trainer = warmed("recurrent_ppo", 0, env_id="CartPole-v1", num_minibatches=1, **SMALL)
+    trainer.optimizer = RMSprop([trainer.agent.network])
+    before = trainer.optimizer.parameters.clone()
+    trainer.iterate(Controls.of(trainer.config).at(0))
+    assert not torch.equal(before, trainer.optimizer.parameters)

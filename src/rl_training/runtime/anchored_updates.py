@@ -27,7 +27,7 @@ from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.reading import actor_critic_layers
 from rl_training.runtime.controls import Now
 from rl_training.runtime.optim import Optimizer
-from rl_training.runtime.updates import OWN_LOSS, Choice, Far, is_ours, limit, obstacle
+from rl_training.runtime.updates import OWN_LOSS, Choice, Far, is_ours, limit
 
 
 class AnchoredRows(NamedTuple):
@@ -162,4 +162,4 @@ def fastest_anchored(loss: Loss, slopes: Slopes, trainer: Any) -> Choice:
             AnchoredUpdate(slopes, layers, family_table(family), encode, trainer.optimizer)
         )
 
-    return Choice(hindered or obstacle(config, trainer.optimizer), trainer.agent.network, make)
+    return Choice(hindered, trainer, ("optimizer",), trainer.agent.network, make)

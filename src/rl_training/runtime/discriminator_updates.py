@@ -15,15 +15,15 @@ from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.penalties import Penalty
 from rl_training.kernels.reading import discriminator_layers
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, obstacle
+from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours
 
 
 def fastest_judgement(trainer: Any, *losses: Any) -> Choice:
     """A compiled twin of a trainer's `judge`, where there can be one."""
     ours = is_ours(trainer, "judge", "rl_training.runtime.gail_trainer")
     own = "" if losses == GAIL_LOSSES and ours else OWN_LOSS
-    hindered = own or obstacle(trainer.config, trainer.discriminator_optimizer)
-    return Choice(hindered, trainer.discriminator, lambda _: Judgement.of(trainer))
+    optimizers = ("discriminator_optimizer",)
+    return Choice(own, trainer, optimizers, trainer.discriminator, lambda _: Judgement.of(trainer))
 
 
 class Judgement:

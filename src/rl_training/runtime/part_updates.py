@@ -14,7 +14,6 @@ from rl_training.data.batch import RolloutBatch
 from rl_training.kernels.families import FAMILIES, family_table
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import critic_layers, phasic_layers
-from rl_training.runtime.optim import Optimizer
 from rl_training.runtime.updates import (
     OWN_LOSS,
     Choice,
@@ -22,7 +21,6 @@ from rl_training.runtime.updates import (
     Evaluate,
     TorchUpdate,
     Update,
-    obstacle,
 )
 
 NO_ACTIONS = np.zeros((0, 6), np.int64)  # the family of a critic, which says nothing about actions
@@ -37,28 +35,34 @@ class FastestPart(Choice):
     """
 
     def __init__(
-        self, loss: Loss, slopes: Slopes, trainer: Any, optimizer: Optimizer, part: Evaluate, read: Read
+        self, loss: Loss, slopes: Slopes, trainer: Any, optimizer: str, part: Evaluate, read: Read
     ) -> None:
-        self.slopes, self.trainer, self.optimizer, self.read = slopes, trainer, optimizer, read
-        self.torch = TorchUpdate(loss, slopes, part, optimizer, normalize=False)
+        self.loss, self.slopes, self.part, self.read = loss, slopes, part, read
         own = "" if loss is slopes.of else OWN_LOSS
-        super().__init__(own or obstacle(trainer.config, optimizer), trainer.agent.network, self._compiled)
+        super().__init__(own, trainer, (optimizer,), trainer.agent.network, self._compiled)
+
+    def _begin(self) -> None:
+        (optimizer,) = self._current()
+        assert optimizer is not None
+        self.torch = TorchUpdate(self.loss, self.slopes, self.part, optimizer, normalize=False)
+        super()._begin()
 
     def _compiled(self, network: Any) -> CompiledUpdate | None:
-        layers = self.read(network, self.optimizer.parameters)
+        optimizer = self.torch.optimizer
+        layers = self.read(network, optimizer.parameters)
         if layers is None:
             return None
         critic = self.read is critic_layers
         family = NO_ACTIONS if critic else family_table(self.trainer.agent.family)
         encoder = network.critic_encoder if critic else network.actor_encoder
-        return CompiledUpdate(self.slopes, layers, family, encoder[0], self.optimizer, normalize=False)
+        return CompiledUpdate(self.slopes, layers, family, encoder[0], optimizer, normalize=False)
 
     def __call__(self) -> Update:
         return self.taken() or self.torch
 
 
-def fastest_fit(loss: Loss, trainer: Any, optimizer: Optimizer) -> FastestPart:
-    """Fitting the value function of a trainer's agent to returns."""
+def fastest_fit(loss: Loss, trainer: Any, optimizer: str) -> FastestPart:
+    """Fitting the value function of a trainer's agent to returns, by its optimizer of this name."""
 
     def value(minibatch: RolloutBatch) -> tuple[Tensor, ...]:
         return (trainer.agent.network.value(minibatch["obs"]),)
@@ -66,8 +70,8 @@ def fastest_fit(loss: Loss, trainer: Any, optimizer: Optimizer) -> FastestPart:
     return FastestPart(loss, FIT_SLOPES, trainer, optimizer, value, critic_layers)
 
 
-def fastest_phasic_policy(loss: Loss, trainer: Any, optimizer: Optimizer) -> FastestPart:
-    """The clipped surrogate of a `PhasicActorCritic`."""
+def fastest_phasic_policy(loss: Loss, trainer: Any, optimizer: str) -> FastestPart:
+    """The clipped surrogate of a `PhasicActorCritic`, by the trainer's optimizer of this name."""
     agent = trainer.agent
 
     def policy(minibatch: RolloutBatch) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from rl_training.kernels.families import FAMILIES, family_table
 from rl_training.kernels.reading import phasic_layers
 from rl_training.runtime.anchored_updates import AnchoredUpdate
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, is_ours, obstacle
+from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, is_ours
 from rl_training.trees import Tensors
 
 
@@ -21,9 +21,8 @@ def fastest_distillation(loss: Loss, trainer: Any) -> Choice:
     """A compiled twin of a trainer's `distil`, where there can be one."""
     ours = is_ours(trainer, "distil", "rl_training.runtime.ppg_trainer") and loss is JOINT_SLOPES.of
     own = "" if ours else OWN_LOSS
-    optimizers = (trainer.auxiliary_optimizer, trainer.critic_optimizer)
-    hindered = own or obstacle(trainer.config, *optimizers)
-    return Choice(hindered, trainer.agent.network, lambda _: Distillation.of(trainer))
+    optimizers = ("auxiliary_optimizer", "critic_optimizer")
+    return Choice(own, trainer, optimizers, trainer.agent.network, lambda _: Distillation.of(trainer))
 
 
 class Distillation:

@@ -57,8 +57,8 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         )
         self.auxiliary_optimizer = self.policy_optimizer.beside()
         self.critic_optimizer = adam_of(config, *critic)
-        self.surrogate = fastest_phasic_policy(surrogate_loss, self, self.policy_optimizer)
-        self.value_fit = fastest_fit(fit_loss, self, self.critic_optimizer)
+        self.surrogate = fastest_phasic_policy(surrogate_loss, self, "policy_optimizer")
+        self.value_fit = fastest_fit(fit_loss, self, "critic_optimizer")
         self.distillation = fastest_distillation(joint_loss, self)
         self.kept: list[Kept] = []  # of this phase's rollouts so far
         self.rollouts = 0  # kept since the start of the run

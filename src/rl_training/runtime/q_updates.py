@@ -18,7 +18,7 @@ from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.reading import head_layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, limit, obstacle
+from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, limit
 
 
 def fastest_q_update(trainer: Any, *losses: Any) -> Choice:
@@ -26,8 +26,7 @@ def fastest_q_update(trainer: Any, *losses: Any) -> Choice:
     ours = is_ours(trainer, "improve", "rl_training.runtime.dqn_trainer")
     own = "" if losses == DQN_LOSSES and ours else OWN_LOSS
     networks = nn.ModuleList([trainer.agent.network, trainer.target])
-    hindered = own or obstacle(trainer.config, trainer.optimizer)
-    return Choice(hindered, networks, lambda _: QUpdate.of(trainer))
+    return Choice(own, trainer, ("optimizer",), networks, lambda _: QUpdate.of(trainer))
 
 
 class QUpdate:

@@ -49,6 +49,7 @@ class RecurrentPPOTrainer(OnPolicyTrainer[RecurrentPPOConfig]):
         ended = rollout["terminated"] | rollout["truncated"]
         batch = self.time_batch(rollout, estimates)
         parts = sequence_minibatches(batch, ended, carry, now.update_epochs, self.config.num_minibatches)
+        self.surrogate.optimizer = self.optimizer  # which a subclass may have replaced
         optimize_surrogate(self.surrogate, parts, now, metrics)
         self.agent.observe(rollout["obs"])
         return metrics

@@ -94,7 +94,10 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         # Update the Q-functions, then the policy.
         update = self.soft_updates.taken() or self
         numbers = update.improve_critics(batch, ent_coef, now)
-        if int(self.critic_optimizer.count) % self.config.policy_delay == 0:
+        delay = self.config.policy_delay
+        if (
+            delay == 1 or int(self.critic_optimizer.count) % delay == 0
+        ):  # not every optimizer counts its steps
             about_actor, log_prob = update.improve_actor(batch, ent_coef, now)
             numbers = numbers | about_actor
             update.adjust_temperature(log_prob, now)

@@ -27,7 +27,7 @@ from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
 from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.optim import rate
-from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, obstacle
+from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours
 
 SAMPLE = SquashedPolicy.sample  # which compiled code stands in for
 
@@ -38,9 +38,9 @@ def fastest_soft_updates(trainer: Any, *losses: Any) -> Choice:
     methods = ("improve_critics", "improve_actor", "adjust_temperature")
     ours = all(is_ours(trainer, name, home) for name in methods) and type(trainer.agent).sample is SAMPLE
     own = "" if losses == SAC_LOSSES and ours else OWN_LOSS
-    optimizers = (trainer.critic_optimizer, trainer.actor_optimizer)
+    optimizers = ("critic_optimizer", "actor_optimizer", "temperature_optimizer")
     networks = nn.ModuleList([trainer.agent.actor, trainer.critics, trainer.target_critics])
-    return Choice(own or obstacle(trainer.config, *optimizers), networks, lambda _: SoftUpdates.of(trainer))
+    return Choice(own, trainer, optimizers, networks, lambda _: SoftUpdates.of(trainer))
 
 
 class SoftUpdates:

@@ -39,7 +39,7 @@ class TRPOTrainer(OnPolicyTrainer[TRPOConfig]):
         self.policy = [*network.actor_encoder.parameters(), *network.actor_head.parameters()]
         self.theta, _ = flatten_parameters(self.policy)
         self.optimizer = adam_of(config, network.critic_encoder, network.critic_head)
-        self.value_fit = fastest_fit(fit_loss, self, self.optimizer)
+        self.value_fit = fastest_fit(fit_loss, self, "optimizer")
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Collect state-action pairs and estimate their advantages.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from operator import is_not
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -170,18 +171,41 @@ class CompiledUpdate:
 
 
 class Choice:
-    """Something that is computed in compiled code where the modules it is computed by can be read, else by torch."""
+    """Something that is computed in compiled code where the modules it is computed by can be read, else by torch.
 
-    def __init__(self, obstacle: str, modules: nn.Module, make: Callable[[Any], Any]) -> None:
-        self.obstacle = obstacle
-        self.compiled = None if obstacle else Shortcut(modules, make)
+    `optimizers` names the trainer's attributes that it moves by; when one of them is replaced, the choice is made anew.
+    """
+
+    def __init__(
+        self,
+        hindered: str,
+        trainer: Any,
+        optimizers: tuple[str, ...],
+        modules: nn.Module,
+        make: Callable[[Any], Any],
+    ) -> None:
+        self.hindered, self.trainer, self.names = hindered, trainer, optimizers
+        self.modules, self.make = modules, make
+        self._begin()
+
+    def _begin(self) -> None:
+        self.optimizers = self._current()
+        present = [each for each in self.optimizers if each is not None]
+        self.obstacle = self.hindered or obstacle(self.trainer.config, *present)
+        self.compiled = None if self.obstacle else Shortcut(self.modules, self.make)
+
+    def _current(self) -> list[Optimizer | None]:
+        return [getattr(self.trainer, name) for name in self.names]
 
     def taken(self) -> Any:
         """The compiled one; None where torch is to compute."""
+        if any(map(is_not, self._current(), self.optimizers)):
+            self._begin()
         return taken(self.compiled)
 
     def use_torch(self, why: str) -> None:
-        self.obstacle, self.compiled = self.obstacle or why, None
+        self.hindered = self.obstacle = self.obstacle or why
+        self.compiled = None
 
     @property
     def path(self) -> str:
@@ -203,32 +227,32 @@ class Fastest(Choice):
     """
 
     def __init__(self, loss: Loss, slopes: Slopes, trainer: Any) -> None:
-        self.loss, self.slopes, self.trainer = loss, slopes, trainer
+        self.loss, self.slopes = loss, slopes
         known = type(trainer.agent.family) in FAMILIES
         kind = "" if known else f"the distribution {type(trainer.agent.family).__name__}"
         own = "" if loss is slopes.of else OWN_LOSS
-        self._begin(own or kind or obstacle(trainer.config, trainer.optimizer))
+        super().__init__(own or kind, trainer, ("optimizer",), trainer.agent.network, self._compiled)
 
-    def _begin(self, hindered: str) -> None:
-        agent, self.optimizer = self.trainer.agent, self.trainer.optimizer
-        normalize = self.trainer.config.normalize_advantages
-        self.torch = TorchUpdate(self.loss, self.slopes, partial(_evaluate, agent), self.optimizer, normalize)
-        super().__init__(hindered, agent.network, self._compiled)
+    def _begin(self) -> None:
+        agent, normalize = self.trainer.agent, self.trainer.config.normalize_advantages
+        evaluate = partial(_evaluate, agent)
+        self.torch = TorchUpdate(self.loss, self.slopes, evaluate, self.trainer.optimizer, normalize)
+        super()._begin()
 
     def _compiled(self, network: Any) -> CompiledUpdate | None:
-        layers = actor_critic_layers(network, self.optimizer.parameters)
+        optimizer = self.trainer.optimizer
+        layers = actor_critic_layers(network, optimizer.parameters)
         if layers is None:
             return None
         family, encode = family_table(self.trainer.agent.family), network.actor_encoder[0]
         normalize = self.trainer.config.normalize_advantages
-        return CompiledUpdate(self.slopes, layers, family, encode, self.optimizer, normalize)
+        return CompiledUpdate(self.slopes, layers, family, encode, optimizer, normalize)
 
     def taken(self) -> Any:
-        if self.trainer.optimizer is not self.optimizer:
-            self._begin(self.obstacle)
         kind = type(self.trainer.agent)
         own = any(getattr(kind, name) is not ours for name, ours in STANDS_IN_FOR.items())
-        return None if own else super().taken()
+        compiled = super().taken()  # asked for in any case: torch's update, too, follows the optimizer
+        return None if own else compiled
 
     def __call__(self) -> Update:
         return self.taken() or self.torch
