@@ -252,6 +252,8 @@ def _score(run: Record, metric: str, at: int | None, warn: Callable[[str], None]
             raise UserError(
                 f"{run.path}: has no {metric} at step {at:,}: it goes from {steps[0]:,.0f} to {run.steps:,}"
             )
+        if at > run.steps:
+            warn(f"{run.path}: ended at step {run.steps:,}, before {at:,}; its last score is used")
         return float(values[steps <= at][-1])
     if not run.finished:
         warn(f"{run.path}: not finished ({run.steps:,} of {run.config['total_timesteps']:,} steps)")

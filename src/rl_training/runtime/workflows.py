@@ -234,14 +234,14 @@ def resume_until_stopped(
             display.message("no checkpoint yet: starting from step 0")
         else:
             if not finished:
-                display.message(f"falling back to {found[0].name}: its open episodes are replayed")
+                display.message(f"continuing from {found[0].name}: replaying its open episodes")
             with taking_over(found[0]):
                 engine.restore(*found)
             if not finished:
                 check_best(engine)
             checkpoints.prune(found[0], config.keep_checkpoints, "segments" in found[1])
             if not finished:
-                display.message(f"resumed from step {engine.progress.steps}")
+                display.message(f"resumed from step {engine.progress.steps:,}")
             if damage is not None:
                 run.note(ACCEPTED_DAMAGE, **damage)
         if changed and not engine.progress.is_over(config.total_timesteps):
