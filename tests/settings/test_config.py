@@ -178,7 +178,7 @@ BAD = [  # what follows the head, the line refused, what the refusal says
     ("seed: " + "9" * 5000, 3, "is not a number"),
     ("extends: 3", 3, "extends must name one config"),
     ("extends: nowhere.yaml", 3, "nowhere.yaml: no such file"),
-    ("extends: my.yaml", 3, "extends is circular"),
+    ("extends: my.yaml", 3, "extends goes in a circle"),
 ]
 
 
@@ -286,7 +286,7 @@ def test_a_refusal_names_the_layer_at_fault(tmp_path: Path) -> None:
 def test_extends_in_circles_and_without_end(tmp_path: Path) -> None:
     write(tmp_path, "extends: b.yaml\n", "a.yaml")
     write(tmp_path, "seed: 1\nextends: a.yaml\n", "b.yaml")
-    assert f"{tmp_path}/b.yaml:2: extends is circular" in refusal(tmp_path / "a.yaml")
+    assert f"{tmp_path}/b.yaml:2: extends goes in a circle" in refusal(tmp_path / "a.yaml")
     for number in range(12):
         write(tmp_path, f"extends: {number + 1}.yaml\n", f"{number}.yaml")
     assert "more than 10 configs deep" in refusal(tmp_path / "0.yaml")
