@@ -13,12 +13,13 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import wrapping
 
@@ -619,6 +620,25 @@ def iterated(kind: Any, config: Any, steps: int, learned: Callable[[Any], Any] |
     if learned is not None:
         learned(trainer)
     return trainer
+
+
+@contextmanager
+def stopped_after(iterations: int, patch: Any) -> Iterator[None]:
+    """A training that is stopped by an error between two iterations."""
+
+    class Stop(Exception):
+        pass
+
+    iterate, count = Engine._iterate, iter(range(iterations))
+
+    def some(engine: Engine) -> None:
+        if next(count, None) is None:
+            raise Stop
+        iterate(engine)
+
+    with patch.context() as patched, pytest.raises(Stop):
+        patched.setattr(Engine, "_iterate", some)
+        yield
 
 
 def holds(check: Callable[..., Any], *args: Any) -> bool:

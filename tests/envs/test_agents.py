@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from runs import assert_same_run
+from runs import assert_same_run, stopped_after
 
 from rl_training import evaluate_checkpoint, load_config, resume, train
 from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError, EnvironmentFault, UserError
-from rl_training.runtime.engine import Engine
 from rl_training.runtime.metrics import returns_by_agent
 from rl_training.tools.playing import play_run
 
@@ -45,18 +44,7 @@ def test_returns_are_logged_by_agent_and_stopped_runs_end_the_same(tmp_path, mon
     left, right = (lines[0][f"episode_return/{agent}"] for agent in ("left", "right"))
     assert right == pytest.approx(2 * left) and left < 0
 
-    class Stop(Exception):
-        pass
-
-    iterate, count = Engine._iterate, iter(range(2))
-
-    def some(engine):
-        if next(count, None) is None:
-            raise Stop
-        iterate(engine)
-
-    with monkeypatch.context() as patched, pytest.raises(Stop):
-        patched.setattr(Engine, "_iterate", some)
+    with stopped_after(2, monkeypatch):
         train(config_of(checkpoint_interval=64), run_dir=tmp_path / "run", quiet=True)
     resume(tmp_path / "run", trust=True, quiet=True)
     assert_same_run(tmp_path / "whole", tmp_path / "run")

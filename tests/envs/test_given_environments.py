@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import assert_same_run
+from runs import assert_same_run, stopped_after
 from wrapping import Bandit, Drawn, make_bandit
 
 from rl_training import evaluate_checkpoint, fork, load_config, report, resume, train
 from rl_training.envs import packages
 from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError
-from rl_training.runtime.engine import Engine
 from rl_training.runtime.workflows import record_demonstrations
 from rl_training.tools.playing import play_run
 
@@ -39,18 +38,7 @@ def test_it_is_trained_on_resumed_and_evaluated(env, name, tmp_path):
 def test_a_stopped_run_asks_for_it_again_in_one_line_and_ends_the_same(tmp_path, monkeypatch):
     train(settings(), env=Bandit, run_dir=tmp_path / "whole", quiet=True)
 
-    class Stop(Exception):
-        pass
-
-    iterate, count = Engine._iterate, iter(range(5))
-
-    def some(engine):
-        if next(count, None) is None:
-            raise Stop
-        iterate(engine)
-
-    with monkeypatch.context() as patched, pytest.raises(Stop):
-        patched.setattr(Engine, "_iterate", some)
+    with stopped_after(5, monkeypatch):
         train(settings(), env=Bandit, run_dir=tmp_path / "run", quiet=True)
     for again in (
         lambda: resume(tmp_path / "run", quiet=True),

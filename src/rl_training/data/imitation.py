@@ -13,6 +13,7 @@ from rl_training.data.batch import Steps
 from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import RunError
+from rl_training.state.leaves import are_finite, require, require_array
 from rl_training.state.stateful import Stateful
 from rl_training.trees import Arrays, tree_leaves, tree_map
 
@@ -72,9 +73,26 @@ def join(pools: Sequence[Pairs]) -> Pairs:
     """Several pools as one."""
     if len(pools) == 1:
         return pools[0]
-    rows = [{"obs": pool["obs"], "action": pool["action"]} for pool in pools]
-    joined: PairBatch = tree_map(lambda *columns: np.concatenate(columns), *rows)
-    return {**joined, "ends": sum(pool["ends"] for pool in pools)}
+    rows: list[PairBatch] = [{"obs": pool["obs"], "action": pool["action"]} for pool in pools]
+    return {**joined(rows), "ends": sum(pool["ends"] for pool in pools)}
+
+
+def joined(batches: Sequence[PairBatch]) -> PairBatch:
+    """Rows of several batches, one after the other."""
+    whole: PairBatch = tree_map(lambda *columns: np.concatenate(columns), *batches)
+    return whole
+
+
+def check_pairs(pairs: Pairs, like: Arrays, codec: ActionCodec, name: str) -> None:
+    """Refuse pairs of a checkpoint that no rollout gives: `like` are observations of the environment."""
+    require(pairs.keys() == {"obs", "action", "ends"}, f"{name}: no pairs")
+    require(are_finite([pairs["ends"]]) and pairs["ends"] >= 0, f"{name}: no number of ends")
+    rows = len(pairs["action"])
+    require(rows and codec.holds(pairs["action"]), f"{name}: actions outside the action space")
+    for (part, known), (_, column) in zip(
+        tree_leaves(like, "obs"), tree_leaves(pairs["obs"], "obs"), strict=True
+    ):
+        require_array(column, (rows, *known.shape[1:]), known.dtype, f"{name}: {part}")
 
 
 def draw(pairs: PairBatch, count: int) -> PairBatch:

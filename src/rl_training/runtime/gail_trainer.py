@@ -19,7 +19,17 @@ from rl_training.algorithms.gail import (
 )
 from rl_training.data.batch import Rollout, minibatches
 from rl_training.data.demonstrations import check_fit
-from rl_training.data.imitation import ExpertPairs, PairBatch, Pairs, agent_pairs, draw, join, time_after_ends
+from rl_training.data.imitation import (
+    ExpertPairs,
+    PairBatch,
+    Pairs,
+    agent_pairs,
+    check_pairs,
+    draw,
+    join,
+    joined,
+    time_after_ends,
+)
 from rl_training.data.minari_datasets import read
 from rl_training.data.normalization import RewardScaler
 from rl_training.envs.spaces import ACTIONS, ActionCodec
@@ -33,8 +43,8 @@ from rl_training.runtime.optim import Adam
 from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.gail import GAILConfig
-from rl_training.state.leaves import are_finite, require, require_array
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.state.leaves import require
+from rl_training.trees import tree_map
 
 
 class GAILTrainer(PPOTrainer[GAILConfig]):
@@ -74,14 +84,7 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
     def check_state(self) -> None:
         require(len(self.recent) < self.config.discriminator_rollouts, "recent: more rollouts than are kept")
         for pairs in self.recent:
-            require(pairs.keys() == {"obs", "action", "ends"}, "recent: no pairs")
-            require(are_finite([pairs["ends"]]) and pairs["ends"] >= 0, "recent: no number of ends")
-            rows = len(pairs["action"])
-            require(rows and self.codec.holds(pairs["action"]), "recent: actions outside the action space")
-            for (name, part), (_, column) in zip(
-                tree_leaves(self.expert.pairs["obs"], "obs"), tree_leaves(pairs["obs"], "obs"), strict=True
-            ):
-                require_array(column, (rows, *part.shape[1:]), part.dtype, f"recent: {name}")
+            check_pairs(pairs, self.expert.pairs["obs"], self.codec, "recent")
 
     def seed_normalizer(self) -> None:
         """Its statistics begin with the expert's observations, not with random play."""
@@ -204,10 +207,6 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
                 absorbing = form(self.discriminator(self.discriminator.absorbing())).item()
                 reward = reward + end_reward(absorbing, now.gamma) * terminated
         return reward
-
-
-def joined(batches: list[PairBatch]) -> PairBatch:
-    return tree_map(lambda *columns: np.concatenate(columns), *batches)
 
 
 def train_gail(config: GAILConfig, **options: Any) -> Result:

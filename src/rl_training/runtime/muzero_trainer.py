@@ -49,9 +49,7 @@ class Unrolled(NamedTuple):
     policy: Tensor
     value: Tensor
     reward: Tensor
-    imagined: Tensor | None = (
-        None  # the states after the first, [K, B, ...], where they are compared with true ones
-    )
+    imagined: Tensor | None = None  # the states after the first, [K, B, ...], where a loss compares them
 
 
 class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
@@ -107,9 +105,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         # Act by search, and store what happened and the policies that the searches found.
         metrics = self.gather(knobs)
         now = knobs.after(metrics.steps)
-        self.agent.settings = search_settings(
-            now
-        )  # with which an evaluation, or a policy that is loaded, searches
+        self.agent.settings = search_settings(now)  # for evaluations and for loaded policies
         for _ in range(self.updates_due(now.replay_ratio)):
             metrics.add(self.update(now))
         return metrics

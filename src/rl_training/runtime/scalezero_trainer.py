@@ -111,9 +111,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         # Plan for all tasks that are not solved in one search, and store what happened and what the searches found.
         metrics = self.gather(knobs)
         now = knobs.after(metrics.steps)
-        self.agent.settings = search_settings(
-            now
-        )  # with which an evaluation, or a policy that is loaded, searches
+        self.agent.settings = search_settings(now)  # for evaluations and for loaded policies
         for _ in range(self.updates_due(now.replay_ratio)):
             metrics.add(self.update(now))
         # Solved tasks rest; when enough of them are, the weights that solved them are frozen and an adapter begins.

@@ -152,8 +152,8 @@ def _begin_with(
 ) -> Result:
     """Train a new run that begins with the weights and the observation statistics of a policy from the zoo.
 
-    There is no more of the run that trained it: steps, optimizer, replay and episodes begin anew. The beginning is
-    saved as a checkpoint, so that a run which is killed at once still goes on from these weights.
+    Steps, optimizer, replay and episodes start from scratch: the zoo holds nothing else of the original run. The
+    initial state is saved as a checkpoint, so a run killed right after its start still resumes from these weights.
     """
     path = policy_path(name)
     with taking_over(path):
