@@ -26,7 +26,8 @@ from rl_training.kernels.layers import ACTIVATIONS, HEIGHT, NONE, NOWHERE, OBSER
 from rl_training.kernels.products import product
 from rl_training.kernels.reading import twin_layers
 from rl_training.networks.encoders import ACTIVATIONS as NAMES
-from rl_training.networks.soft_actor_critic import TwinCritics
+from rl_training.networks.encoders import Own
+from rl_training.networks.soft_actor_critic import make_critics
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime import sac_trainer
 from rl_training.runtime.optim import Adam, Optimizer, RMSprop, flatten_parameters
@@ -54,25 +55,42 @@ class Tree(nn.Module):
     """A trunk with two heads and a vector that depends on nothing, as a table of layers and as torch has it."""
 
     def __init__(
-        self, inputs: int, hidden: list[int], outputs: list[int], kind: type[nn.Module], bias: bool
+        self,
+        inputs: int,
+        hidden: list[int],
+        outputs: list[int],
+        kind: type[nn.Module],
+        bias: bool,
+        norm: bool = False,
     ) -> None:
         super().__init__()
         sizes = [inputs, *hidden]
+        self.norms = nn.ModuleList(nn.LayerNorm(n) if norm else nn.Identity() for n in hidden)
+        for parameter in self.norms.parameters():
+            nn.init.normal_(parameter, 1.0)
         self.trunk = nn.ModuleList(nn.Linear(m, n, bias) for m, n in pairwise(sizes))
         self.heads = nn.ModuleList(nn.Linear(sizes[-1], n) for n in outputs)
         self.free = nn.Parameter(torch.randn(3))
         self.kind = kind
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.trunk:
-            x = self.kind()(layer(x))
+        for layer, norm in zip(self.trunk, self.norms, strict=True):
+            x = self.kind()(norm(layer(x)))
         return torch.cat([*(head(x) for head in self.heads), self.free.expand(len(x), -1)], -1)
 
     def layers(self, inputs: int, parameters: torch.Tensor) -> Layers:
         kind = ACTIVATIONS[self.kind]
         rows = [
-            Layer(layer.weight, layer.bias, i - 1 if i else OBSERVATION, kind, NOWHERE)
-            for i, layer in enumerate(self.trunk)
+            Layer(
+                layer.weight,
+                layer.bias,
+                i - 1 if i else OBSERVATION,
+                kind,
+                NOWHERE,
+                False,
+                *norm.parameters(),
+            )
+            for i, (layer, norm) in enumerate(zip(self.trunk, self.norms, strict=True))
         ]
         source, column = len(rows) - 1 if rows else OBSERVATION, 0
         for head in self.heads:
@@ -84,12 +102,14 @@ class Tree(nn.Module):
 
 @pytest.mark.parametrize("activation", NAMES)
 @pytest.mark.parametrize("seed", range(5))
-def test_outputs_and_gradients_are_those_of_autograd(activation: str, seed: int) -> None:
+@pytest.mark.parametrize("norm", [False, True])
+def test_outputs_and_gradients_are_those_of_autograd(activation: str, seed: int, norm: bool) -> None:
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     inputs, count = int(rng.integers(1, 70)), int(rng.integers(1, HEIGHT + 1))
-    hidden = rng.integers(1, 70, seed % 4).tolist()
-    network = Tree(inputs, hidden, [int(rng.integers(1, 20)), 1], NAMES[activation], bias=seed != 1)
+    hidden = rng.integers(1 + norm, 70, seed % 4).tolist()
+    outputs = [int(rng.integers(1, 20)), 1]
+    network = Tree(inputs, hidden, outputs, NAMES[activation], bias=seed != 1, norm=norm)
     parameters, gradient = flatten_parameters(list(network.parameters()))
     layers = network.layers(inputs, parameters)
     x, rows = torch.randn(2 * HEIGHT, inputs), torch.randperm(2 * HEIGHT)[:count]
@@ -108,13 +128,22 @@ def test_outputs_and_gradients_are_those_of_autograd(activation: str, seed: int)
     torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()))
 
 
+def twins(hidden: tuple[int, ...], activation: str, norm: bool) -> nn.Module:
+    layers = dict(hidden_sizes=hidden, activation=activation, image_encoder="nature")
+    critics = make_critics(BOX, 2, **layers, own=Own(layer_norm=norm))
+    for parameter in critics.parameters():
+        nn.init.normal_(parameter, 0.1, 0.3)
+    return critics
+
+
 @pytest.mark.parametrize("hidden", [(), (40, 33)])
+@pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("activation", NAMES)
 def test_critics_and_the_slopes_of_their_inputs_are_those_of_autograd(
-    hidden: tuple[int, ...], activation: str
+    hidden: tuple[int, ...], activation: str, norm: bool
 ) -> None:
     torch.manual_seed(4)
-    critics = TwinCritics(BOX, 2, hidden, activation, "nature")
+    critics = twins(hidden, activation, norm)
     parameters, gradient = flatten_parameters(list(critics.parameters()))
     layers = twin_layers(critics, parameters)
     assert layers is not None
@@ -137,13 +166,14 @@ def test_critics_and_the_slopes_of_their_inputs_are_those_of_autograd(
 
 
 @pytest.mark.parametrize("hidden", [(), (40, 33)])
+@pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("activation", NAMES)
 @pytest.mark.parametrize("rows", [1, 7, HEIGHT])
 def test_slopes_of_some_rows_of_each_critic_are_those_of_all_with_zeros(
-    hidden: tuple[int, ...], activation: str, rows: int
+    hidden: tuple[int, ...], activation: str, rows: int, norm: bool
 ) -> None:
     torch.manual_seed(4)
-    critics = TwinCritics(BOX, 2, hidden, activation, "nature")
+    critics = twins(hidden, activation, norm)
     parameters, _ = flatten_parameters(list(critics.parameters()))
     layers = twin_layers(critics, parameters)
     assert layers is not None
@@ -299,6 +329,30 @@ def test_ppo_is_torchs_for_every_kind_of_action(actions: str, masked: bool, shar
     assert_same(*updates, batch, 2, KNOBS, 0.5)
 
 
+@pytest.mark.parametrize("actions", ["categorical", "Gaussian"])
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+def test_ppo_with_layer_norm_is_torchs(actions: str, activation: str) -> None:
+    policy = actor_critic(actions, activation=activation, own=Own(layer_norm=True))
+    updates = both(policy, Adam, PPO_SLOPES)
+    assert_same(*updates, invented_batch(policy, False, 2 * HEIGHT + 5), 2, KNOBS, 0.5)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.LayerNorm(20, eps=1e-3),
+        nn.LayerNorm(20, elementwise_affine=False),
+        nn.LayerNorm(20, bias=False),
+        nn.BatchNorm1d(20),
+    ],
+)
+def test_other_norms_are_left_to_torch(norm: nn.Module) -> None:
+    policy = actor_critic("categorical", own=Own(layer_norm=True))
+    policy.network.actor_encoder[1][1] = norm
+    update = fastest(ppo_loss, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS))
+    assert isinstance(update(), TorchUpdate)
+
+
 @pytest.mark.parametrize(("actions", "masked"), CASES)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_a2c_is_torchs_for_every_kind_of_action(actions: str, masked: bool, normalize: bool) -> None:
@@ -435,7 +489,8 @@ gym.register("compiled/TwoDimensions-v0", entry_point=TwoDimensions)
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"ent_coef": 0.2, "activation": "silu", "normalize_observations": True}]
+    "settings",
+    [{}, {"ent_coef": 0.2, "activation": "silu", "normalize_observations": True}, {"layer_norm": True}],
 )
 def test_sac_is_torchs(settings: dict[str, Any]) -> None:
     """From the same draws: updates of more than one block, with actions of several dimensions."""
@@ -487,10 +542,13 @@ def test_dqn_is_torchs(double: bool, streams: dict[str, Any] | None, env_id: str
     np.testing.assert_allclose(*nodes, rtol=1e-3)
 
 
-def test_dqn_without_priorities_or_limits_is_torchs() -> None:
+@pytest.mark.parametrize("switches", [{}, dict(layer_norm=True), dict(layer_norm=True, dueling=True)])
+def test_dqn_without_priorities_or_limits_is_torchs(switches: dict[str, Any]) -> None:
     small = dict(env_id="CartPole-v1", total_timesteps=1000, hidden_sizes=(20,), activation="relu")
+    small |= switches
     replay = dict(learning_starts=50, batch_size=40, buffer_size=500, max_grad_norm=None, replay_ratio=1.0)
     replay |= dict(huber_delta=None, optimizer_epsilon=0.01, optimizer_betas=[0.8, 0.99])
     ours, theirs = (warmed("dqn", 14, **small | replay, compiled_updates=how) for how in (True, False))
+    assert (ours.q_update.path, theirs.q_update.path) == ("compiled", "torch")
     pair = [trainer.optimizer.parameters for trainer in (ours, theirs)]
     torch.testing.assert_close(*pair, rtol=1e-3, atol=2e-4)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from runs import EXAMPLES
 from updates import perturb
 
 from rl_training import load_config
@@ -18,6 +19,7 @@ from rl_training.runtime.dqn_trainer import DQNTrainer
 from rl_training.state.seeding import seed_everything
 
 STEPS = 60
+OWN_NETWORK = {f"{EXAMPLES}/residual.py:Residual": {"width": 8}}
 CASES: dict[str, dict[str, Any]] = {
     "choices": dict(algo="dqn", env_id="CartPole-v1", max_episode_steps=25),
     "dueling, normalised": dict(
@@ -29,6 +31,8 @@ CASES: dict[str, dict[str, Any]] = {
         algo="sac", env_id="Pendulum-v1", max_episode_steps=25, normalize_observations=True
     ),
     "more lanes than a block": dict(algo="dqn", env_id="CartPole-v1", num_envs=150, max_episode_steps=25),
+    "layer norm": dict(algo="dqn", env_id="CartPole-v1", max_episode_steps=25, layer_norm=True),
+    "squashed, layer norm": dict(algo="sac", env_id="Pendulum-v1", max_episode_steps=25, layer_norm=True),
 }
 
 
@@ -181,7 +185,7 @@ def test_a_hook_sends_acting_through_the_modules(case: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [dict(vectorization="sync"), dict(env_id="rl_training/TicTacToe-v0"), dict(layer_norm=True)],
+    [dict(vectorization="sync"), dict(env_id="rl_training/TicTacToe-v0"), dict(network=OWN_NETWORK)],
 )
 def test_all_else_goes_through_the_python_loop(changes: dict[str, Any]) -> None:
     trainer = trainer_of(**CASES["choices"] | changes)

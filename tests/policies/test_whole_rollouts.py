@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "normals, normalised": dict(env_id="Pendulum-v1", max_episode_steps=25, normalize_observations=True),
     "one-hot, one trunk": dict(env_id="FrozenLake-v1", shared_trunk=True, activation="relu"),
     "masked choices": dict(env_id="Taxi-v4", max_episode_steps=25),
+    "layer norm": dict(env_id="CartPole-v1", max_episode_steps=25, layer_norm=True),
     "more lanes than a block": dict(env_id="CartPole-v1", num_envs=150, max_episode_steps=25),
 }
 

@@ -13,6 +13,7 @@ from rl_training.kernels.layers import (
     COLUMN,
     HEIGHT,
     KEPT,
+    NORMED,
     OUTPUTS,
     SLOPES,
     SOURCE,
@@ -69,6 +70,11 @@ def add_to_inputs(table, packed, memory, slopes, rows, gradient, found):  # type
                 memory[layer[VALUES] + to + j] = memory[layer[VALUES] + at + j]
                 if layer[KEPT] >= 0:
                     memory[layer[KEPT] + to + j] = memory[layer[KEPT] + at + j]
+                if layer[NORMED] >= 0:
+                    memory[layer[NORMED] + to + j] = memory[layer[NORMED] + at + j]
+            if layer[NORMED] >= 0:
+                deviations = layer[NORMED] + HEIGHT * layer[STRIDE]
+                memory[deviations + r] = memory[deviations + rows[r]]
     backward(table, packed, memory, slopes, gradient, False)
     for r in range(len(rows)):
         at = table[-1, SLOPES] + r * table[-1, STRIDE]

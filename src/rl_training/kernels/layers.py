@@ -1,7 +1,8 @@
 """Dense networks as data: a table of layers, one flat vector of parameters, and compiled passes over blocks of rows.
 
-A row of the table is a dense layer h = f(x Wᵀ + b). It says where x comes from: the observation or another layer, so
-that two heads on one trunk are a table too. Sizes are data, so one compiled function serves all networks and batches.
+A row of the table is a dense layer h = f(x Wᵀ + b), or with layer normalisation h = f(γ n + β) where n is x Wᵀ + b,
+shifted and scaled to mean 0 and variance 1 in every row. It says where x comes from: the observation or another layer,
+so that two heads on one trunk are a table too. Sizes are data: one compiled function serves all networks and batches.
 A block of rows is as high as its activations stay in the processor's cache; larger batches are several blocks.
 """
 
@@ -22,17 +23,19 @@ from rl_training.kernels.functions import FAST, tanh
 from rl_training.kernels.products import PANEL, product
 
 HEIGHT = 128  # rows of a block
-COLUMNS = 17
+COLUMNS = 20
 (
     INPUTS, OUTPUTS, SOURCE, ACTIVATION, WEIGHT, BIAS, TRANSPOSED,  # the layer; places in the vector of parameters
     FORWARD, BACKWARD, START, GRADIENT,  # places in the packed weights: for both passes, biases, and slopes
     VALUES, SLOPES, KEPT, STRIDE, COLUMN,  # places in memory, numbers from row to row, and the first output column
     BEGINS,  # whether the backward pass comes to its source with this layer first
+    SCALE, SHIFT, NORMED,  # γ and β in the vector of parameters, and n in memory; behind n the deviations, inverted
 ) = range(COLUMNS)  # fmt: skip
 OBSERVATION = -1  # as a source
 NOWHERE = -1  # as a place
 NONE, TANH, RELU, ELU, SILU, GELU = range(6)
 ACTIVATIONS = {nn.Tanh: TANH, nn.ReLU: RELU, nn.ELU: ELU, nn.SiLU: SILU, nn.GELU: GELU}
+NORM_EPSILON = 1e-5  # of LayerNorm, as torch has it by default
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 # Steps of a product as numbers and not as literals: for each set of literals numba would compile another product.
 STAY, NEXT, NEXT_PANEL = np.int64(0), np.int64(1), np.int64(PANEL)
@@ -60,6 +63,8 @@ class Layer(NamedTuple):
     activation: int
     column: int  # where its outputs begin in a row of the network's outputs; NOWHERE for hidden layers
     transposed: bool = False  # whether W is stored as [inputs, outputs]
+    scale: Tensor | None = None  # γ and β [outputs] of layer normalisation, or neither
+    shift: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -94,18 +99,20 @@ class Layers:
             sizes = (
                 panels(outputs) * inputs,
                 panels(inputs) * outputs,
-                panels(outputs),
+                panels(outputs) * (1 if layer.scale is None else 3),  # b, and γ and β behind it
                 rows * panels(width),
             )
             places = np.cumsum([packed, *sizes])
-            kept = layer.activation in (SILU, GELU)
-            at = memory + HEIGHT * stride * np.arange(3)
+            kept, normed = layer.activation in (SILU, GELU), layer.scale is not None
+            at = memory + HEIGHT * stride * np.arange(4)
             table[i] = (
                 inputs, outputs, layer.source, layer.activation,
                 _place(layer.weight, parameters), _place(layer.bias, parameters), layer.transposed,
                 *places[:4], at[0], at[1], at[2] if kept else NOWHERE, stride, layer.column, begins(layers, i),
+                _place(layer.scale, parameters), _place(layer.shift, parameters), at[2 + kept] if normed else NOWHERE,
             )  # fmt: skip
-            packed, memory = int(places[4]), memory + HEIGHT * stride * (2 + kept)
+            packed = int(places[4])
+            memory += HEIGHT * (stride * (2 + kept) + (stride + 1) * normed)
         # The observation is the last row: what SOURCE = -1 names.
         stride = stride_of(self.inputs)
         zeros = max(panels(layer.shape[1]) for layer in layers)
@@ -200,6 +207,11 @@ def pack_forward(table, parameters, packed):  # type: ignore[no-untyped-def]
         start = packed[table[i, START] :]
         for j in range(outputs):
             start[j] = parameters[table[i, BIAS] + j] if table[i, BIAS] >= 0 else ZERO
+        if table[i, NORMED] >= 0:
+            whole = (outputs + PANEL - 1) // PANEL * PANEL
+            for j in range(outputs):
+                start[whole + j] = parameters[table[i, SCALE] + j]
+                start[2 * whole + j] = parameters[table[i, SHIFT] + j]
         if inputs > 0:
             weight = parameters[table[i, WEIGHT] : table[i, WEIGHT] + outputs * inputs]
             if table[i, TRANSPOSED]:
@@ -239,6 +251,11 @@ def unpack(table, packed, gradient):  # type: ignore[no-untyped-def]
             to, source = gradient[table[i, BIAS] :], packed[table[i, START] :]
             for j in range(outputs):
                 to[j] = source[j]
+        if table[i, NORMED] >= 0:
+            whole, start = (outputs + PANEL - 1) // PANEL * PANEL, table[i, START]
+            for j in range(outputs):
+                gradient[table[i, SCALE] + j] = packed[start + whole + j]
+                gradient[table[i, SHIFT] + j] = packed[start + 2 * whole + j]
         rows, width = (inputs, outputs) if table[i, TRANSPOSED] else (outputs, inputs)
         for j in range(rows if inputs > 0 else 0):
             to = gradient[table[i, WEIGHT] + j * width :]
@@ -267,6 +284,8 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
             (memory, source[VALUES], source[STRIDE], NEXT),
             (packed, layer[FORWARD], NEXT_PANEL, layer[INPUTS] * NEXT_PANEL),
         )
+        if layer[NORMED] >= 0:
+            _normalize(layer, packed[layer[START] :], memory, count)
         _activate(layer, memory, count)
         if layer[COLUMN] >= 0:
             for r in range(count):
@@ -291,7 +310,12 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
                     memory[at + j] = slopes[r, layer[COLUMN] + j]
     for i in range(len(table) - 2, -1, -1):
         layer, source = table[i], table[table[i, SOURCE]]
-        _differentiate(layer, memory, count, gradient[layer[START] :], learns)
+        normed = layer[NORMED] >= 0
+        _differentiate(layer, memory, count, gradient[layer[START] :], learns and not normed)
+        if normed:
+            _differentiate_norm(
+                layer, packed[layer[START] :], memory, count, gradient[layer[START] :], learns
+            )
         if learns:
             given, taken = (layer[SLOPES], layer[STRIDE]), (source[VALUES], source[STRIDE])
             rows, columns = layer[OUTPUTS], layer[INPUTS]
@@ -352,6 +376,29 @@ def _activate(layer, memory, count):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
+def _normalize(layer, start, memory, count):  # type: ignore[no-untyped-def]
+    """n = (z - E[z]) / √(Var[z] + ε) over the units of a row, kept with the root, and z ← γ n + β in place."""
+    stride, width = layer[STRIDE], layer[OUTPUTS]
+    whole = (width + PANEL - 1) // PANEL * PANEL
+    scale, shift = start[whole:], start[2 * whole :]
+    for r in range(count):
+        line = memory[layer[VALUES] + r * stride : layer[VALUES] + r * stride + width]
+        normed = memory[layer[NORMED] + r * stride : layer[NORMED] + r * stride + width]
+        mean = square = ZERO
+        for j in range(width):
+            mean += line[j]
+        mean /= np.float32(width)
+        for j in range(width):
+            normed[j] = line[j] - mean
+            square += normed[j] * normed[j]
+        inverse = ONE / np.sqrt(square / np.float32(width) + np.float32(NORM_EPSILON))
+        memory[layer[NORMED] + HEIGHT * stride + r] = inverse
+        for j in range(width):
+            normed[j] *= inverse
+            line[j] = scale[j] * normed[j] + shift[j]
+
+
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _differentiate(layer, memory, count, bias, learns):  # type: ignore[no-untyped-def]
     """g ← g f'(z) in place, and b ← b + Σ g where the network learns."""
     kind, stride, width = layer[ACTIVATION], layer[STRIDE], layer[OUTPUTS]
@@ -371,5 +418,30 @@ def _differentiate(layer, memory, count, bias, learns):  # type: ignore[no-untyp
             kept = memory[layer[KEPT] + r * stride : layer[KEPT] + r * stride + width]
             for j in range(width):
                 slope[j] *= kept[j]
+        for j in range(width if learns else 0):
+            bias[j] += slope[j]
+
+
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
+def _differentiate_norm(layer, start, memory, count, bias, learns):  # type: ignore[no-untyped-def]
+    """∂γ += Σ g n and ∂β += Σ g; then with u = g γ: g ← (u - E[u] - n E[u n]) / √(Var[z] + ε), and ∂b += Σ g."""
+    stride, width = layer[STRIDE], layer[OUTPUTS]
+    whole = (width + PANEL - 1) // PANEL * PANEL
+    scale, to_scale, to_shift = start[whole:], bias[whole:], bias[2 * whole :]
+    for r in range(count):
+        slope = memory[layer[SLOPES] + r * stride : layer[SLOPES] + r * stride + width]
+        normed = memory[layer[NORMED] + r * stride : layer[NORMED] + r * stride + width]
+        for j in range(width if learns else 0):
+            to_scale[j] += slope[j] * normed[j]
+            to_shift[j] += slope[j]
+        mean = along = ZERO
+        for j in range(width):
+            slope[j] *= scale[j]
+            mean += slope[j]
+            along += slope[j] * normed[j]
+        mean, along = mean / np.float32(width), along / np.float32(width)
+        inverse = memory[layer[NORMED] + HEIGHT * stride + r]
+        for j in range(width):
+            slope[j] = (slope[j] - mean - normed[j] * along) * inverse
         for j in range(width if learns else 0):
             bias[j] += slope[j]

@@ -7,7 +7,16 @@ from typing import Any, TypeGuard
 from torch import Tensor, nn
 
 from rl_training.kernels.exact import is_exact
-from rl_training.kernels.layers import ACTIVATIONS, NONE, NOWHERE, OBSERVATION, TANH, Layer, Layers
+from rl_training.kernels.layers import (
+    ACTIVATIONS,
+    NONE,
+    NORM_EPSILON,
+    NOWHERE,
+    OBSERVATION,
+    TANH,
+    Layer,
+    Layers,
+)
 from rl_training.networks.actor_critic import (
     ActionHead,
     ActorCritic,
@@ -17,7 +26,7 @@ from rl_training.networks.actor_critic import (
 from rl_training.networks.discriminator import Discriminator
 from rl_training.networks.encoders import Flat, Joined, OneHot
 from rl_training.networks.q_network import Streams
-from rl_training.networks.soft_actor_critic import GaussianActor, TwinCritics
+from rl_training.networks.soft_actor_critic import GaussianActor, SeparateCritics, TwinCritics
 
 
 def actor_critic_layers(network: Any, parameters: Tensor) -> Layers | None:
@@ -96,7 +105,9 @@ def gaussian_layers(network: Any, parameters: Tensor) -> Layers | None:
 
 
 def twin_layers(network: Any, parameters: Tensor) -> Layers | None:
-    """`TwinCritics` of features and an action side by side, to which slopes are passed on; outputs: both Q."""
+    """Two critics of features and an action side by side, to which slopes are passed on; outputs: both Q."""
+    if is_exact(network, SeparateCritics):
+        return separate_layers(network, parameters)
     if not is_exact(network, TwinCritics) or not learns_nothing(network.inputs):
         return None
     activation = network.activation
@@ -110,6 +121,20 @@ def twin_layers(network: Any, parameters: Tensor) -> Layers | None:
             kind, column = (NONE, twin) if last else (ACTIVATIONS[type(activation)], NOWHERE)
             layers.append(Layer(weight[twin], bias[twin].reshape(-1), source, kind, column, not last))
     # Without a hidden layer the only weight is [2, 1, inputs].
+    return Layers(layers, layers[0].shape[1], parameters, passes=True)
+
+
+def separate_layers(network: SeparateCritics, parameters: Tensor) -> Layers | None:
+    """The same for critics that are a body and a head each."""
+    if not learns_nothing(network.inputs):
+        return None
+    layers: list[Layer] = []
+    for twin, (body, head) in enumerate(zip(network.bodies, network.heads, strict=True)):
+        first = len(layers)
+        hidden = body_layers(body, first, OBSERVATION)
+        if hidden is None or not _is_dense(head):
+            return None
+        layers += [*hidden, _layer(head, _last(hidden, first), NONE, twin)]
     return Layers(layers, layers[0].shape[1], parameters, passes=True)
 
 
@@ -139,15 +164,18 @@ def body_layers(body: Any, first: int, source: int) -> list[Layer] | None:
     """What `mlp` makes, behind the layer `source`; its own first one has the number `first`."""
     if not is_exact(body, nn.Sequential):
         return None
-    hidden = list(body)
-    dense, activations = [layer for layer in hidden[::2] if _is_dense(layer)], hidden[1::2]
-    plain = 2 * len(dense) == len(hidden) and all(is_exact(each, *ACTIVATIONS) for each in activations)
-    if not plain or any(_has_settings(each) for each in activations):
-        return None
-    return [
-        _layer(layer, first + i - 1 if i else source, ACTIVATIONS[type(activation)], NOWHERE)
-        for i, (layer, activation) in enumerate(zip(dense, activations, strict=True))
-    ]
+    layers: list[Layer] = []
+    rest = iter(body)
+    for linear in rest:
+        norm, activation = None, next(rest, None)
+        if is_exact(activation, nn.LayerNorm):
+            norm, activation = activation, next(rest, None)
+        plain = _is_dense(linear) and (norm is None or _is_plain_norm(norm, len(linear.weight)))
+        if not plain or not is_exact(activation, *ACTIVATIONS) or _has_settings(activation):
+            return None
+        behind = first + len(layers) - 1 if layers else source
+        layers.append(_layer(linear, behind, ACTIVATIONS[type(activation)], NOWHERE, norm))
+    return layers
 
 
 def learns_nothing(inputs: Any) -> bool:
@@ -165,6 +193,12 @@ def _is_dense(layer: nn.Module) -> TypeGuard[nn.Linear]:
     return is_exact(layer, nn.Linear)
 
 
+def _is_plain_norm(norm: nn.LayerNorm, width: int) -> bool:
+    """Whether a LayerNorm is over all units, with γ and β, and with torch's ε."""
+    affine = norm.elementwise_affine and norm.bias is not None
+    return affine and norm.normalized_shape == (width,) and norm.eps == NORM_EPSILON
+
+
 def _has_settings(activation: Any) -> bool:
     """Whether an activation is another function than its class is by default."""
     return getattr(activation, "alpha", 1.0) != 1.0 or getattr(activation, "approximate", "none") != "none"
@@ -177,8 +211,11 @@ def _policy(head: ActionHead, source: int) -> list[Layer]:
     return [_layer(head.output, source, NONE, 0), *scales]
 
 
-def _layer(linear: nn.Linear, source: int, activation: int, column: int) -> Layer:
-    return Layer(linear.weight, linear.bias, source, activation, column)
+def _layer(
+    linear: nn.Linear, source: int, activation: int, column: int, norm: nn.LayerNorm | None = None
+) -> Layer:
+    scale, shift = (None, None) if norm is None else (norm.weight, norm.bias)
+    return Layer(linear.weight, linear.bias, source, activation, column, scale=scale, shift=shift)
 
 
 def _last(layers: list[Layer], first: int) -> int:
