@@ -1,18 +1,24 @@
 """APPO end to end, short: schedules arrive in the metrics exactly, its maths, and every kind of environment trains."""
 
 import math
+from collections import Counter
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from runs import TINY, assert_learned, clip_fractions, knobs_in_training_lines
 from updates import perturb, warmed
 
 from rl_training import evaluate_checkpoint
-from rl_training.algorithms.appo import anchor_log_prob, appo_loss
+from rl_training.algorithms.appo import SCALES, adapt_scale, anchor_log_prob, appo_loss
 from rl_training.algorithms.ppo import ppo_loss
+from rl_training.data.circular import CircularBuffer
 from rl_training.errors import ConfigError
 from rl_training.runtime.appo_trainer import APPOConfig, APPOTrainer, train_appo
 from rl_training.runtime.controls import Controls, resolve_clip_coefficient, resolve_entropy_coefficient
+from rl_training.state.seeding import seed_everything
+from rl_training.state.segments import SegmentStore
 
 SMALL = TINY | dict(num_actors=2, num_steps=16, num_minibatches=2, update_epochs=2, fleet="inline")
 
@@ -142,6 +148,8 @@ def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
         (dict(tau=1.5), "tau must be at most 1"),
         (dict(target_update_interval=0), "target_update_interval must be at least 1"),
         (dict(max_lag=1), "max_lag needs order: arrival"),
+        (dict(kl_coef_target=0.01), "kl_coef_target needs a kl_coef above 0"),
+        (dict(buffer_batches=4), "buffer_batches needs batch_uses above 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, message):
@@ -159,3 +167,125 @@ def test_a_step_from_a_policy_that_is_too_far_is_not_taken(target_kl: float, mov
     trainer.close()
     assert torch.equal(before, trainer.optimizer.parameters) != moves
     assert metrics.means()["kl"] > 1e-3 and ("grad_norm" in metrics.means()) == moves
+
+
+def test_the_coefficient_follows_the_divergence_by_rllibs_rule():
+    kls = [0.021, 0.0199, 0.0051, 0.0049]
+    assert [adapt_scale(2.0, kl, 0.01) for kl in kls] == [3.0, 2.0, 2.0, 1.0]
+    assert adapt_scale(SCALES[0], 0.0, 0.01) == SCALES[0] and adapt_scale(SCALES[1], 1.0, 0.01) == SCALES[1]
+
+
+def test_the_adapted_coefficient_is_what_the_loss_has(monkeypatch):
+    """Each update's last divergence decides the coefficient of the next; the knob is only scaled."""
+    settings = SMALL | dict(kl_coef=0.5, kl_coef_target=1e-3, learning_rate=1e-2, compiled_updates=False)
+    trainer = APPOTrainer(APPOConfig(**settings))
+    knobs, seen = Controls.of(trainer.config).at(0), []
+
+    def watched(*said, kl_coef, **rest):
+        loss, parts = appo_loss(*said, kl_coef=kl_coef, **rest)
+        seen.append((kl_coef, float(parts["kl"])))
+        return loss, parts
+
+    monkeypatch.setattr("rl_training.runtime.appo_trainer.appo_loss", watched)
+    expected = 0.5
+    for _ in range(6):
+        seen.clear()
+        metrics = trainer.iterate(knobs)
+        assert [coef for coef, _ in seen] == pytest.approx([expected] * 4)
+        expected = 0.5 * adapt_scale(expected / 0.5, seen[-1][1], 1e-3)
+        assert metrics.standing["kl_coef_adapted"] == pytest.approx(expected)
+    trainer.close()
+    assert expected != 0.5
+
+
+def numbered_buffer(capacity, uses):
+    """A buffer of batches of 2 steps in 3 lanes whose rewards are their number."""
+    columns = dict(obs=np.zeros((3, 3, 2), np.float32), action=np.zeros((2, 3), np.int64))
+    columns |= {name: np.zeros((2, 3), np.float32) for name in ("log_prob", "reward")}
+    columns |= {name: np.zeros((2, 3), np.bool_) for name in ("terminated", "truncated")}
+    memory = (torch.zeros(3, 4),)
+    buffer = CircularBuffer(capacity, uses, columns, memory, gym.spaces.Discrete(2))
+
+    def batch(number):
+        rows = {name: torch.from_numpy(column) for name, column in columns.items()}
+        rows["reward"].fill_(number)  # in place, as actors write over what they have sent
+        cut = [(1, 2, np.full(2, number, np.float32))] * (number % 2)
+        return {**rows, "cut": cut, "carry": (torch.full((3, 4), float(number)),)}
+
+    return buffer, batch
+
+
+@pytest.mark.parametrize(("capacity", "uses"), [(1, 3), (4, 2), (8, 2), (3, 5)])
+def test_a_batch_is_used_at_most_so_often_and_never_once_it_is_replaced(capacity, uses):
+    buffer, batch = numbered_buffer(capacity, uses)
+    used, draws, ages = Counter(), [], Counter()
+    seed_everything(1)
+    for number in range(300):
+        count = 0
+        for drawn, age in buffer.after(batch(number)):
+            whose = int(drawn["reward"][0, 0])
+            assert age == number - whose < capacity
+            assert (drawn["reward"] == whose).all() and (drawn["carry"][0] == whose).all()
+            assert [(t, lane, int(obs[0])) for t, lane, obs in drawn["cut"]] == [(1, 2, whose)] * (whose % 2)
+            used[whose] += 1
+            ages[age] += 1
+            count += 1
+        draws.append(count)
+    assert max(used.values()) == uses and draws[: capacity - 1] == [1] * (capacity - 1)
+    assert draws[capacity - 1] == uses and set(draws) <= set(range(1, uses + 1))
+    assert len(ages) == 1 if capacity == 1 else len(ages) > 1  # old ones are drawn, too
+    assert sum(draws) > 0.9 * 300 * uses
+
+
+@pytest.mark.parametrize("segments", [True, False])
+def test_a_buffer_comes_back_from_a_checkpoint(segments, tmp_path):
+    (one, batch), (two, _) = numbered_buffer(3, 2), numbered_buffer(3, 2)
+    if segments:
+        one.store = two.store = SegmentStore(tmp_path / "replay")
+    for number in range(10):
+        list(one.after(batch(number)))
+    state = one.state_dict()
+    assert (state["batches"] is None) == segments
+    two.load_state_dict(state)
+    for number in range(10, 20):
+        drawn = []
+        for buffer in (one, two):
+            seed_everything(number)
+            drawn.append([(age, rows["reward"].tolist()) for rows, age in buffer.after(batch(number))])
+        assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("rows/action", lambda array: array + 2, "actions outside the action space"),
+        ("rows/reward", lambda array: array + np.nan, "not finite"),
+        ("rows/obs", lambda array: array[:-1], "an array of"),
+        ("cut/place", lambda array: array + 7, "time limits outside the batch"),
+    ],
+)
+def test_a_forged_buffer_is_refused(name, change, message):
+    buffer, batch = numbered_buffer(4, 2)
+    for number in range(3):
+        list(buffer.after(batch(number)))
+    state = buffer.state_dict()
+    for flat in state["batches"].values():
+        flat[name] = change(flat[name])
+    with pytest.raises(ValueError, match=message):
+        buffer.load_state_dict(state)
+    with pytest.raises(ValueError, match="no uses"):
+        buffer.load_state_dict(buffer.state_dict() | {"left": [3] * 3})
+
+
+def test_several_batches_are_learned_from_in_an_iteration():
+    config = APPOConfig(**SMALL, buffer_batches=2, batch_uses=3, target_update_interval=4)
+    trainer = APPOTrainer(config)
+    knobs = Controls.of(config).at(0)
+    start, counts = trainer.target_parameters.clone(), []
+    for _ in range(3):
+        metrics = trainer.iterate(knobs)
+        counts.append(len(metrics.values["batch_age"]))
+        # The target network follows after every fourth batch.
+        assert torch.equal(trainer.target_parameters, start) == (trainer.iterations < 4)
+    trainer.close()
+    assert counts[:2] == [1, 3] and trainer.iterations == sum(counts)

@@ -419,16 +419,17 @@ def test_impala(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_appo(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target network, perturbed, is what advantages, the anchor and the divergence come from."""
     settings = TINY | ACTORS | dict(num_minibatches=1, update_epochs=1, target_kl=1.0, kl_coef=0.1)
-    trainer = warmed("appo", 3, **settings, env_id="CartPole-v1", target_update_interval=2)
+    settings |= dict(target_update_interval=2, kl_coef_target=1e-9)
+    trainer = warmed("appo", 3, **settings, env_id="CartPole-v1")
+    trainer.kl_scale = 1.0
     batch = staged_fragments(trainer, monkeypatch)
     perturb(trainer.target.network, scale=0.5)
     network, normalizer = copy.deepcopy(trainer.agent.network), copy.deepcopy(trainer.agent.normalizer)
     slow = copy.deepcopy(trainer.target.network)
     hand = ByHand(trainer.optimizer, network)
-    knobs = knobs_unlike(
-        trainer.config, **ACTOR_KNOBS | SURROGATE_KNOBS, kl_coef=0.4, tau=0.25, target_kl=100.0
-    )
-    metrics = trainer.iterate(knobs)
+    more = dict(kl_coef=0.4, kl_coef_target=100.0, tau=0.25, target_kl=100.0)
+    metrics = trainer.iterate(knobs_unlike(trainer.config, **ACTOR_KNOBS | SURROGATE_KNOBS | more))
+    assert trainer.kl_scale == 0.5
 
     with torch.no_grad():
         parameters, old_value, following = seen_by(slow, normalizer, batch)

@@ -57,7 +57,7 @@ SCENES: dict[str, dict[str, Any]] = {
     | dict(policy_iterations=1, auxiliary_epochs=2, auxiliary_minibatches=2),
     "recurrent_ppo": SURROGATE | dict(recurrent_size=4),
     "impala": ROLLOUTS | ACTORS,
-    "appo": SURROGATE | ACTORS | dict(kl_coef=0.5, tau=0.5),
+    "appo": SURROGATE | ACTORS | dict(kl_coef=0.5, tau=0.5, kl_coef_target=0.01, batch_uses=2),
     "gail": SURROGATE
     | dict(demonstrations="gail/cartpole_expert.npz")
     | dict(discriminator_updates=2, discriminator_batch_size=16, discriminator_hidden_sizes=[8]),

@@ -215,9 +215,11 @@ def actors(**settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("env_id", ENVS)
-@pytest.mark.parametrize("kl_coef", [0.0, 0.4])
-def test_appo_is_torchs(env_id: str, kl_coef: float) -> None:
-    more = dict(kl_coef=kl_coef, value_clip_coef=0.2, target_update_interval=2, ent_coef=0.02)
+@pytest.mark.parametrize(
+    "switches", [dict(), dict(kl_coef=0.4), dict(kl_coef=0.4, kl_coef_target=1e-4, batch_uses=2)]
+)
+def test_appo_is_torchs(env_id: str, switches: dict[str, Any]) -> None:
+    more = dict(value_clip_coef=0.2, target_update_interval=2, ent_coef=0.02) | switches
     ours, theirs = (
         warmed("appo", 3, **actors(env_id=env_id, **more), compiled_updates=how) for how in (True, False)
     )

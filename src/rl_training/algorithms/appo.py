@@ -11,6 +11,7 @@ from rl_training.algorithms.ppo import Acted, ppo_loss, ppo_slopes
 from rl_training.algorithms.slopes import DIVERGENCE, Slopes
 from rl_training.compiling import njit
 
+SCALES = (1e-6, 1e6)  # between which the coefficient of the KL penalty adapts
 MOST_BEHIND = 2.0  # how many times likelier the actor may have been than the target, before it is the anchor
 
 
@@ -22,6 +23,18 @@ def anchor_log_prob(target: Tensor, behaviour: Tensor) -> Tensor:
     own policy. All tensors are of one shape.
     """
     return torch.max(target, behaviour - math.log(MOST_BEHIND))
+
+
+def adapt_scale(scale: float, kl: float, target: float) -> float:
+    """The scale of the KL penalty's coefficient after an update that ended at this KL (RLlib's rule).
+
+        c ← 1.5 c  where KL > 2 KL_target,    c ← 0.5 c  where KL < KL_target / 2
+
+    Held within `SCALES`: from 0 it would never come back.
+    """
+    factor = 1.5 if kl > 2 * target else 0.5 if kl < target / 2 else 1.0
+    low, high = SCALES
+    return min(max(scale * factor, low), high)
 
 
 def appo_loss(

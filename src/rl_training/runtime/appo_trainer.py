@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.appo import APPO_SLOPES, anchor_log_prob, appo_loss
+from rl_training.algorithms.appo import APPO_SLOPES, SCALES, adapt_scale, anchor_log_prob, appo_loss
 from rl_training.algorithms.ppo import normalize_advantage
 from rl_training.algorithms.returns import explained_variance
 from rl_training.algorithms.sac import polyak
 from rl_training.data.batch import AnchoredBatch, FragmentBatch, minibatches
+from rl_training.data.circular import CircularBuffer
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.anchored_updates import fastest_anchored
@@ -22,15 +23,23 @@ from rl_training.runtime.optim import adam_of, flatten_parameters
 from rl_training.runtime.updates import Far
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.appo import APPOConfig
+from rl_training.state.leaves import require
+from rl_training.state.segments import SegmentStore
 from rl_training.trees import tree_map
 
 
 class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
-    """IMPACT (Luo et al. 2020), Algorithm 1, with each batch used for several epochs at once."""
+    """IMPACT (Luo et al. 2020), Algorithm 1, with each batch used for several epochs at once.
+
+    With `batch_uses` above 1, an iteration learns from several batches of the circular buffer.
+    """
 
     config_class = APPOConfig
     revision = 3  # target_kl is tested before a step
     transient = ("target_parameters", "surrogate")
+    # No state where they are off.
+    buffer: CircularBuffer | None = None
+    kl_scale: float = 1.0  # of kl_coef, which it adapts
 
     def __init__(self, config: APPOConfig) -> None:
         super().__init__(config)
@@ -40,13 +49,36 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         self.target.normalizer = self.agent.normalizer
         self.target_parameters, _ = flatten_parameters(list(self.target.network.parameters()))
         self.target_parameters.copy_(self.optimizer.parameters)
-        self.iterations = 0
+        self.iterations = 0  # batches learned from
         self.surrogate = fastest_anchored(appo_loss, APPO_SLOPES, self)
+        if config.batch_uses > 1:
+            carry = self.agent.initial(config.lanes_per_update)
+            self.buffer = CircularBuffer(
+                config.buffer_batches, config.batch_uses, self.columns, carry, self.action_space
+            )
+        if config.adapts_kl_coef:
+            self.kl_scale = 1.0
+
+    def keep_segments_in(self, store: SegmentStore) -> None:
+        if self.buffer is not None:
+            self.buffer.store = store
 
     def iterate(self, knobs: Knobs) -> Metrics:
-        config, now = self.config, knobs.after(self.config.steps_per_iteration)
+        now = knobs.after(self.config.steps_per_iteration)
         # Trajectories of actors, whose policies μ are some updates old.
-        batch, metrics = self.collect(now)
+        newest, metrics = self.collect(now)
+        if self.buffer is None:
+            self.learn(newest, now, metrics)
+        else:
+            for batch, age in self.buffer.after(newest):
+                metrics.add({"batch_age": float(age)})
+                self.learn(batch, now, metrics)
+        self.finish(newest)
+        return metrics
+
+    def learn(self, batch: FragmentBatch, now: Now, metrics: Metrics) -> None:
+        """Several epochs on a batch, around the target network; then this follows."""
+        config = self.config
         # V-trace targets of the target network, which hold for all epochs.
         with torch.no_grad():
             view = self.view(self.target, batch)
@@ -64,22 +96,29 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         }
         # Several epochs of the clipped surrogate around the target network's policy.
         learner = self.surrogate.taken() or self.learners
+        scaled = Now(vars(now) | {"kl_coef": now.kl_coef * self.kl_scale})
         for shares in self.minibatches(rows, batch, now.update_epochs):
             if config.normalize_advantages:
                 advantage = normalize_advantage(torch.cat([share["advantage"] for share in shares]))
                 parts = zip(shares, advantage.chunk(len(shares)), strict=True)
                 shares = [{**share, "advantage": part} for share, part in parts]
             far = None if now.target_kl is None else Far("kl", 1.5 * now.target_kl)
-            numbers, moved = learner.step(shares, now, far)
+            numbers, moved = learner.step(shares, scaled, far)
             metrics.add(numbers)
             if not moved:
                 break
-        # θ_target ← τ θ + (1 - τ) θ_target, every so many iterations.
+        if now.kl_coef_target is not None:
+            self.kl_scale = adapt_scale(self.kl_scale, float(numbers["kl"]), now.kl_coef_target)
+            metrics.stand({"kl_coef_adapted": now.kl_coef * self.kl_scale})
+        # θ_target ← τ θ + (1 - τ) θ_target, every so many batches.
         self.iterations += 1
         if self.iterations % config.target_update_interval == 0:
             polyak(self.target_parameters, self.optimizer.parameters, now.tau)
-        self.finish(batch)
-        return metrics
+
+    def check_state(self) -> None:
+        super().check_state()
+        low, high = SCALES
+        require(low <= self.kl_scale <= high, "kl_scale: outside its bounds")
 
     def minibatches(
         self, rows: AnchoredBatch, batch: FragmentBatch, epochs: int
