@@ -27,6 +27,13 @@ Source = Annotated[
 def fork(
     source: Source,
     overrides: Overrides = None,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Branch off after the iteration that reaches this step; it is run again from the checkpoint before.",
+        ),
+    ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(
@@ -42,6 +49,7 @@ def fork(
 
     \b
     rl-training fork runs/ppo-CartPole-v1-s1 total_timesteps=200_000 learning_rate=1e-4
+    rl-training fork runs/ppo-CartPole-v1-s1 --at 30_000 ent_coef=0.02
     """
     from rl_training.tools import forking
 
@@ -49,6 +57,7 @@ def fork(
         result = forking.fork_until_stopped(
             source,
             overrides or (),
+            at=at,
             run_dir=run_dir,
             display=display,
             trust=trust,

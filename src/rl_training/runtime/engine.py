@@ -147,6 +147,24 @@ class Engine:
     def train(self) -> Result:
         """Run to the end, or until a signal asks to stop after the current iteration."""
         config, progress, total = self.config, self.progress, self.config.total_timesteps
+        with stop_signals() as stop, self.running(tracked=True):
+            self.advance(stop)
+            for text in self.controls.unheard() if progress.is_over(total) else ():
+                self.display.warning(text)
+            self.save_here()  # a signal came between two checkpoints, or someone removed the last one
+        assert self.last_good is not None
+        interrupted = None if progress.is_over(total) else stop.number
+        sampled = config.samples_evaluations
+        latest, stopped = dict(progress.latest), self.watch.reason if STOPPED in progress.latest else ""
+        return Result(latest, self.run.path, self.last_good, interrupted, sampled, stop.number, stopped)
+
+    @contextmanager
+    def running(self, tracked: bool = False) -> Iterator[None]:
+        """The run's files and environments, held open while it goes on, and let go of however that ends.
+
+        tracked: show metrics in the trackers of the config.
+        """
+        config, progress, total = self.config, self.progress, self.config.total_timesteps
         with self._storing():
             self.metrics_log = AppendLog(self.run.metrics_path)
             self.metrics_log.truncate(progress.metrics_bytes)
@@ -159,26 +177,19 @@ class Engine:
         self.pace = Pace(total)
         self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)
         try:
-            if not progress.is_over(total):
+            if tracked and not progress.is_over(total):
                 self.trackers.start(config, self.run)
-            with stop_signals() as stop:
-                self.display.start(config, self.run.path, progress.steps, total)
-                for line in (
-                    *self.trainer.encoders(),
-                    *update_lines(self.trainer),
-                    *rounded_up(config, progress.steps),
-                ):
-                    self.display.message(line)
-                if not progress.is_over(total):
-                    self._tell()
-                with telling(lambda: self.display.message("compiling (once)")):
-                    while not progress.is_over(total) and stop.number is None:
-                        self._iterate()
-                for text in self.controls.unheard() if progress.is_over(total) else ():
-                    self.display.warning(text)
-                self._refuse_lost_directory()
-                if progress.done_at["checkpoint"] != progress.steps or not self._is_saved():
-                    self._checkpoint()  # a signal came between two checkpoints, or someone removed the last one
+            self.display.start(config, self.run.path, progress.steps, total)
+            for line in (
+                *self.trainer.encoders(),
+                *update_lines(self.trainer),
+                *rounded_up(config, progress.steps),
+            ):
+                self.display.message(line)
+            if not progress.is_over(total):
+                self._tell()
+            with telling(lambda: self.display.message("compiling (once)")):
+                yield
         except EnvironmentFault as fault:
             fault.step, fault.going_on = progress.steps, self._going_on()
             raise
@@ -187,11 +198,23 @@ class Engine:
                 self._close()
             finally:  # a panel that is left running would catch what is printed later
                 self.display.finish(progress.latest)
+
+    def advance(self, stop: StopSignals, until: float = math.inf) -> None:
+        """Iterate until `until` steps are taken, the run is over, or a signal asks to stop."""
+        while self.progress.steps < until and not self.is_over and stop.number is None:
+            self._iterate()
+
+    @property
+    def is_over(self) -> bool:
+        return self.progress.is_over(self.config.total_timesteps)
+
+    def save_here(self) -> Path:
+        """A checkpoint of the run as it stands, unless it has one at this step."""
+        self._refuse_lost_directory()
+        if self.progress.done_at["checkpoint"] != self.progress.steps or not self._is_saved():
+            self._checkpoint()
         assert self.last_good is not None
-        interrupted = None if progress.is_over(total) else stop.number
-        sampled = config.samples_evaluations
-        latest, stopped = dict(progress.latest), self.watch.reason if STOPPED in progress.latest else ""
-        return Result(latest, self.run.path, self.last_good, interrupted, sampled, stop.number, stopped)
+        return self.last_good
 
     def _going_on(self) -> str:
         """What is left of a run that fails now, and the command that continues it."""

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -209,44 +209,79 @@ def resume_until_stopped(
     display = display or QuietDisplay()
     run = RunDirectory.open(run_dir)
     with run.lock():
-        manifest = run.read_manifest()
-        require_algorithm(algorithm_in(manifest), manifest.get("algorithm"))
-        config = load_run_config(run.config_path, trust=trust)
-        if expected is None:
-            refuse_untrusted(config, trust)
-        else:
-            refuse_other_config(run.config_path, config, expected)
-        refuse_changed_config(config, begun_with(run, manifest), run, "manifest.json")
-        threads, changed = check_manifest(manifest, config, display)
-        found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning)
-        if found is not None:
-            with taking_over(found[0]):
-                refuse_changed_config(config, saved_config(found[1]["policy"]), run, found[0].name)
-                finished = is_over(found[1]["progress"], config)
-                damage = check_log(run, found[1], display, accept=accept_damaged_log)
-                if damage is not None and finished:
-                    latest = dict(found[1]["progress"]["latest"])
-                    return Result(latest, run.path, found[0], sampled=config.samples_evaluations)
-        watch, trainer = Watch(config), make_trainer(config)
-        keep_to_paths(trainer, recorded_paths(manifest, {} if found is None else found[1]), run.path)
-        engine = Engine(trainer, config, run, display, watch)
-        if found is None:
-            display.message("no checkpoint yet: starting from step 0")
-        else:
-            if not finished:
-                display.message(f"continuing from {found[0].name}: replaying its open episodes")
-            with taking_over(found[0]):
-                engine.restore(*found)
-            if not finished:
+        left = look(run, display, trust=trust, expected=expected, accept_damaged_log=accept_damaged_log)
+        if left.newest is not None and left.damage is not None and left.is_over:
+            latest = dict(left.newest[1]["progress"]["latest"])
+            return Result(latest, run.path, left.newest[0], sampled=left.config.samples_evaluations)
+        engine = reopen(run, left, display)
+        if left.newest is not None:
+            if not left.is_over:
                 check_best(engine)
-            checkpoints.prune(found[0], config.keep_checkpoints, "segments" in found[1])
-            if not finished:
+            checkpoints.prune(left.newest[0], left.config.keep_checkpoints, "segments" in left.newest[1])
+            if not left.is_over:
                 display.message(f"resumed from step {engine.progress.steps:,}")
-            if damage is not None:
-                run.note(ACCEPTED_DAMAGE, **damage)
-        if changed and not engine.progress.is_over(config.total_timesteps):
-            run.note(RESUMED_ELSEWHERE, step=engine.progress.steps, changed=changed)
-        return run_engine(engine, threads)
+        if left.damage is not None:
+            run.note(ACCEPTED_DAMAGE, **left.damage)
+        if left.changed and not engine.is_over:
+            run.note(RESUMED_ELSEWHERE, step=engine.progress.steps, changed=left.changed)
+        return run_engine(engine, left.threads)
+
+
+class Left(NamedTuple):
+    """What a run directory holds for going on: nothing of it has been run yet."""
+
+    manifest: Mapping[str, Any]
+    config: Config
+    threads: int
+    changed: list[str]  # how this machine differs from the recorded one
+    newest: tuple[Path, dict[str, Any]] | None  # the newest intact checkpoint that was looked for
+    is_over: bool
+    damage: dict[str, Any] | None  # of the log, where it was accepted
+
+
+def look(
+    run: RunDirectory,
+    display: Display,
+    *,
+    trust: bool,
+    expected: Config | None = None,
+    accept_damaged_log: bool = False,
+    until: float = math.inf,
+) -> Left:
+    """Read what a run left behind up to step `until`, and refuse what cannot go on or must not."""
+    manifest = run.read_manifest()
+    require_algorithm(algorithm_in(manifest), manifest.get("algorithm"))
+    config = load_run_config(run.config_path, trust=trust)
+    if expected is None:
+        refuse_untrusted(config, trust)
+    else:
+        refuse_other_config(run.config_path, config, expected)
+    refuse_changed_config(config, begun_with(run, manifest), run, "manifest.json")
+    threads, changed = check_manifest(manifest, config, display)
+    found = checkpoints.newest_good_checkpoint(run.checkpoints, warn=display.warning, until=until)
+    finished, damage = False, None
+    if found is not None:
+        with taking_over(found[0]):
+            refuse_changed_config(config, saved_config(found[1]["policy"]), run, found[0].name)
+            finished = is_over(found[1]["progress"], config)
+            damage = check_log(run, found[1], display, accept=accept_damaged_log)
+    return Left(manifest, config, threads, changed, found, finished, damage)
+
+
+def reopen(run: RunDirectory, left: Left, display: Display) -> Engine:
+    """The engine of a run as its newest checkpoint has it; at step 0, where there is none yet."""
+    config, found = left.config, left.newest
+    watch, trainer = Watch(config), make_trainer(config)
+    keep_to_paths(trainer, recorded_paths(left.manifest, {} if found is None else found[1]), run.path)
+    engine = Engine(trainer, config, run, display, watch)
+    if found is None:
+        display.message("no checkpoint yet: starting from step 0")
+        return engine
+    if not left.is_over:
+        display.message(f"continuing from {found[0].name}: replaying its open episodes")
+    with taking_over(found[0]):
+        engine.restore(*found)
+    return engine
 
 
 def evaluate_checkpoint(

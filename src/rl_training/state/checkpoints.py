@@ -10,6 +10,7 @@ written aside, synced and renamed into place. Reading runs no code: no pickles, 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -66,12 +67,12 @@ def prune(newest: Path, keep: int, with_segments: bool) -> None:
 
     The last step of every save, and the first of a resume: a kill may have come between a save and its end.
     """
-    folder, step = newest.parent, _step_of(newest)
-    for old in [path for path in _checkpoints(folder) if _step_of(path) <= step][:-keep]:
+    folder, step = newest.parent, step_of(newest)
+    for old in [path for path in listed(folder) if step_of(path) <= step][:-keep]:
         files.remove_directory(old)
     if with_segments:
-        listed = {name for path in _checkpoints(folder) for name in _listed_segments(path)}
-        segments.sweep(_segment_folder(folder), listed)
+        needed = {name for path in listed(folder) for name in _listed_segments(path)}
+        segments.sweep(_segment_folder(folder), needed)
 
 
 def save_policy(path: Path, step: int, tree: Mapping[str, object]) -> Path:
@@ -121,7 +122,7 @@ def checkpoint_step(path: Path) -> int:
 
 def newest_progress(folder: Path) -> dict[str, Any] | None:
     """How far the run was at the newest checkpoint whose state.json can be read; no tensor is."""
-    for path in reversed(_checkpoints(folder)):
+    for path in reversed(listed(folder)):
         try:
             with Folder(path) as opened:
                 progress = Decoder({}).decode(_skeleton(opened)["tree"]["progress"])
@@ -133,14 +134,18 @@ def newest_progress(folder: Path) -> dict[str, Any] | None:
 
 
 def newest_good_checkpoint(
-    folder: Path, *, only: str | None = None, warn: Callable[[str], None] | None = None
+    folder: Path,
+    *,
+    only: str | None = None,
+    warn: Callable[[str], None] | None = None,
+    until: float = math.inf,
 ) -> tuple[Path, Tree] | None:
-    """The newest checkpoint that loads, and its tree; None when none was ever saved.
+    """The newest checkpoint that loads, of those up to step `until`, and its tree; None where there is none.
 
     Damaged ones are skipped with a line to `warn`. Raises CheckpointError when all are damaged, or when one
     is from a newer version: to go on from an older one would throw away work that is still good.
     """
-    candidates = _checkpoints(folder)
+    candidates = [path for path in listed(folder) if step_of(path) <= until]
     for path in reversed(candidates):
         try:
             return path, load_checkpoint(path, only=only)
@@ -323,16 +328,17 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def listed(folder: Path) -> list[Path]:
     """All checkpoints by rising step, with those that a kill caught while they were being replaced."""
     try:
         names = {name.removeprefix(files.REPLACED) for name in os.listdir(folder)}
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((folder / name for name in names if NAME.fullmatch(name)), key=_step_of)
+    return sorted((folder / name for name in names if NAME.fullmatch(name)), key=step_of)
 
 
-def _step_of(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint's directory."""
     return int(path.name.removeprefix("step-"))
 
 

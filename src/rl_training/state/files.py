@@ -42,6 +42,14 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def link(source: Path, target: Path) -> None:
+    """Give a file that never changes a second name, so that two runs share its bytes; elsewhere it is copied."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(source, target, follow_symlinks=False)
+
+
 def make_directory(path: Path) -> None:
     """Create `path`, and what is missing above it, with durable names."""
     if path.is_dir():

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +34,11 @@ from rl_training.runtime.workflows import (
 from rl_training.settings.config import Config
 from rl_training.settings.loading import load_run_config
 from rl_training.settings.yaml import to_yaml
-from rl_training.state import chain, checkpoints, files
+from rl_training.state import checkpoints, files
 from rl_training.state.formats import STOPPED
 from rl_training.state.restoring import taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
+from rl_training.tools.travelling import saved_at, take_along
 from rl_training.trust import refuse_untrusted
 
 
@@ -47,6 +46,7 @@ def fork(
     source: str | Path,
     overrides: Sequence[str] | Mapping[str, object] = (),
     *,
+    at: int | None = None,
     run_dir: str | Path | None = None,
     env: Any = None,
     display: Display | None = None,
@@ -60,13 +60,16 @@ def fork(
 
     From a policy of the zoo (`zoo:ppo/cartpole`) a new run begins with its weights.
 
-    overrides: changed settings, as for `load_config`. Progress and signals are as in `train`.
+    overrides: changed settings, as for `load_config`.
+    at: branch off after the iteration that reaches this step, instead of at a checkpoint.
     env, observers: required if the run was trained with objects of Python.
+    Progress and signals are as in `train`.
     """
     with given(env), parts.holding(observers):
         result = fork_until_stopped(
             source,
             overrides,
+            at=at,
             run_dir=run_dir,
             display=display or script_display(quiet),
             trust=trust or trust_env,
@@ -79,6 +82,7 @@ def fork_until_stopped(
     source: str | Path,
     overrides: Sequence[str] | Mapping[str, object] = (),
     *,
+    at: int | None = None,
     run_dir: str | Path | None = None,
     display: Display | None = None,
     trust: bool = False,
@@ -86,13 +90,49 @@ def fork_until_stopped(
 ) -> Result:
     """Go on from the newest checkpoint of a run, or from the one at `source`, in a run directory of its own.
 
+    With `at`, a checkpoint of that step is made first, in a scratch copy of the run.
+    """
+    display = display or QuietDisplay()
+    how = {"display": display, "trust": trust, "accept_damaged_log": accept_damaged_log}
+    if str(source).startswith(ZOO) and at is None:
+        return _begin_with(str(source), overrides, run_dir, display, trust)
+    with ExitStack() as scratch:
+        if at is None:
+            return _fork(Path(source), None, overrides, run_dir, scratch, **how)
+        if str(source).startswith(ZOO) or (Path(source) / "state.json").exists():
+            raise RunError(f"{source}: --at goes back in a run: name its directory")
+        _refuse_early(Path(source), overrides, at, trust)
+        path = scratch.enter_context(saved_at(source, at, **how))
+        return _fork(path, Path(source), overrides, run_dir, scratch, **how)
+
+
+def _refuse_early(
+    source: Path, overrides: Sequence[str] | Mapping[str, object], at: int, trust: bool
+) -> None:
+    """Refuse changes that cannot be before the steps up to `at` are run again."""
+    path = RunDirectory.open(source).config_path
+    config = load_run_config(path, overrides)
+    changes = _changes(load_run_config(path, trust=trust), config)
+    _refuse_what_cannot_change(config, changes, at, source, stopped=False)
+
+
+def _fork(
+    source: Path,
+    origin: Path | None,
+    overrides: Sequence[str] | Mapping[str, object],
+    run_dir: str | Path | None,
+    scratch: ExitStack,
+    *,
+    display: Display,
+    trust: bool,
+    accept_damaged_log: bool,
+) -> Result:
+    """Go on from the newest checkpoint of a run, from the one at `source`, or from one in a scratch copy of `origin`.
+
     With no overrides it goes on exactly as the original would have. The original is only read. Everything is
     restored before the new directory is made: what does not fit leaves nothing behind.
     """
-    display = display or QuietDisplay()
-    if str(source).startswith(ZOO):
-        return _begin_with(str(source), overrides, run_dir, display, trust)
-    parent, path, tree = _find(Path(source), display)
+    parent, path, tree = _find(source, display)
     manifest = parent.read_manifest()
     require_algorithm(algorithm_in(manifest), manifest.get("algorithm"))
     old = load_run_config(parent.config_path, trust=trust)
@@ -112,12 +152,12 @@ def fork_until_stopped(
     watch, trainer = Watch(config), make_trainer(config)
     if "compiled_updates" not in changes:
         settings = [f"{name}={to_yaml(after)}" for name, (_, after) in changes.items()]
-        keep_to_paths(trainer, recorded_paths(manifest, tree), Path(source), settings)
+        keep_to_paths(trainer, recorded_paths(manifest, tree), source, settings)
     engine = Engine(trainer, config, parent, display, watch)
     with taking_over(path, _not_fitting(parent, changes, path, tree, trust)):
         engine.restore(path, tree)
     lineage = {
-        "parent": str(parent.path.resolve()),
+        "parent": str((origin or parent.path).resolve()),
         "checkpoint": path.name,
         "step": step,
         "changes": {name: {"from": before, "to": after} for name, (before, after) in changes.items()},
@@ -136,7 +176,8 @@ def fork_until_stopped(
             _take_over(parent, run, path, tree, config)
         engine.progress.best_return = tree["progress"]["best_return"]
         engine.move_to(run, checkpoint=run.checkpoints / path.name)
-        display.message(f"forked from {path} at step {step:,}" + _told(changes))
+        scratch.close()
+        display.message(f"forked from {origin or path} at step {step:,}" + _told(changes))
         for text in idle_knobs(config):
             if text not in idle_knobs(old):  # the parent has said that
                 display.warning(text)
@@ -277,30 +318,12 @@ def _listed(manifest: Mapping[str, object], name: str) -> list[Any]:
 def _take_over(
     parent: RunDirectory, run: RunDirectory, path: Path, tree: dict[str, Any], config: Config
 ) -> None:
-    """Give the new run all it needs of the old one: metrics so far, replay segments, best policy, checkpoint."""
-    with chain.opened(parent.metrics_path) as log:
-        files.write_file(run.metrics_path, log.read(tree["progress"]["metrics_bytes"]))
-    if tree.get("segments"):
-        files.make_directory(run.replay)
-        for name in tree["segments"]:
-            _link(parent.replay / name, run.replay / name)
+    """Give the new run all it needs of the old one, and the checkpoint under its own config."""
     # The best policy so far, unless it is a later one: then the fork finds its own.
-    tree["progress"]["best_return"], kept = -float("inf"), tree["progress"]["best_return"]
-    with suppress(CheckpointError):
-        if checkpoints.checkpoint_step(parent.best) <= tree["progress"]["steps"]:
-            best = checkpoints.load_checkpoint(parent.best)
-            checkpoints.save_policy(run.best, checkpoints.checkpoint_step(parent.best), best)
-            tree["progress"]["best_return"] = kept
+    if not take_along(parent, run, tree):
+        tree["progress"]["best_return"] = -float("inf")
     tree["policy"]["config"] = config.model_dump(mode="json")
     checkpoints.save_checkpoint(run.checkpoints, tree["progress"]["steps"], tree, config.keep_checkpoints)
-
-
-def _link(source: Path, target: Path) -> None:
-    """A segment never changes, so that two runs can share its bytes; across file systems it is copied."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copyfile(source, target, follow_symlinks=False)
 
 
 def _told(changes: Mapping[str, tuple[object, object]]) -> str:

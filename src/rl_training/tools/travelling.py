@@ -1,0 +1,117 @@
+"""Go to any step of a run's past: an iteration is a function of the state and its number, so it can be run again.
+
+    nearest checkpoint at or before the step → scratch copy of the run directory → iterate up to the step
+
+The run itself is only read. Its log and its checkpoints go on in the copy, so that what is written there can be
+compared with what the run wrote, and a checkpoint of any step can be taken from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from rl_training.allocator import keep_freed_memory
+from rl_training.errors import CheckpointError, EnvironmentFault, RunError
+from rl_training.monitoring.display import Display, QuietDisplay
+from rl_training.runtime.engine import Engine, stop_signals
+from rl_training.runtime.workflows import end_caller, look, reopen
+from rl_training.state import chain, checkpoints, files
+from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
+
+PREFIX = "rl-training-"  # of scratch directories
+
+
+@contextmanager
+def travelled(source: str | Path, step: int, **options: Any) -> Iterator[Engine]:
+    """The engine of a run, in a scratch copy, after the first iteration that reaches `step`; it can go on from there.
+
+    Its files and environments are open inside the context only. The options are those of `restored`.
+    """
+    with restored(source, step, **options) as engine:
+        go_on(engine, step)
+        yield engine
+
+
+@contextmanager
+def saved_at(source: str | Path, step: int, **options: Any) -> Iterator[Path]:
+    """A checkpoint of that state: the run's own, if it has one there, else one in a scratch copy."""
+    with TemporaryDirectory(prefix=PREFIX) as folder:
+        with travelled(source, step, folder=Path(folder), **options) as engine:
+            path = engine.save_here()
+        yield path
+
+
+@contextmanager
+def restored(
+    source: str | Path,
+    step: int,
+    *,
+    display: Display | None = None,
+    trust: bool = False,
+    accept_damaged_log: bool = False,
+    folder: Path | None = None,
+) -> Iterator[Engine]:
+    """The engine of a run, in a scratch copy, at the nearest checkpoint at or before `step`; nothing is run yet.
+
+    Observers hear again what they heard in the run; trackers hear nothing.
+
+    folder: an empty directory for the copy, which is left there
+    """
+    display, run = display or QuietDisplay(), RunDirectory.open(source)
+    left = look(run, display, trust=trust, accept_damaged_log=accept_damaged_log, until=step)
+    if left.newest is None and left.manifest.get("lineage"):
+        kept = [str(checkpoints.step_of(path)) for path in checkpoints.listed(run.checkpoints)]
+        raise RunError(
+            f"{run.path}: is a fork without a checkpoint at or before step {step}; it keeps {', '.join(kept)}"
+        )
+    if not left.config.resumes_exactly:
+        display.warning("its fragments came in the order of the clock: its past cannot be run again exactly")
+    with nullcontext(folder) if folder else TemporaryDirectory(prefix=PREFIX) as place:
+        scratch = RunDirectory(Path(place))
+        for path in (run.config_path, run.manifest_path):
+            files.link(path, scratch.path / path.name)
+        if left.damage is not None:
+            scratch.note(ACCEPTED_DAMAGE, **left.damage)
+        if left.newest is not None:
+            take_along(run, scratch, left.newest[1])
+        engine = reopen(scratch, left, QuietDisplay())
+        torch.set_num_threads(left.threads)
+        keep_freed_memory()
+        try:
+            with engine.running():
+                yield engine
+        except EnvironmentFault as fault:
+            fault.going_on = ""  # there is nothing to resume in a copy that is gone
+            raise
+
+
+def go_on(engine: Engine, step: int) -> None:
+    """Iterate up to the first iteration that reaches `step`; a signal ends the caller."""
+    with stop_signals() as stop:
+        engine.advance(stop, step)
+    end_caller(stop.number)
+    if engine.progress.steps < step:
+        raise RunError(f"step {step}: the run ends at step {engine.progress.steps}")
+
+
+def take_along(run: RunDirectory, copy: RunDirectory, tree: Mapping[str, Any]) -> bool:
+    """Give a copy of a run what it needs to go on from a checkpoint: log, replay segments and, unless it is of a later
+    step, the best policy; whether that is there."""
+    with chain.opened(run.metrics_path) as log:
+        files.write_file(copy.metrics_path, log.read(tree["progress"]["metrics_bytes"]))
+    if tree.get("segments"):
+        files.make_directory(copy.replay)
+        for name in tree["segments"]:
+            files.link(run.replay / name, copy.replay / name)
+    with suppress(CheckpointError):
+        if checkpoints.checkpoint_step(run.best) <= tree["progress"]["steps"]:
+            best = checkpoints.load_checkpoint(run.best)
+            checkpoints.save_policy(copy.best, checkpoints.checkpoint_step(run.best), best)
+            return True
+    return False
