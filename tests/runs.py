@@ -344,6 +344,18 @@ RUNS: dict[str, dict[str, Any]] = {
         normalize_observations=True,
         gradient_penalty_coef_schedule={"type": "linear", "start": 1.0, "end": 0.1},
     ),
+    "bc-cartpole": dict(
+        algo="bc",
+        env_id="CartPole-v1",
+        demonstrations="gail/cartpole_expert.npz",
+        expert_episodes=1,  # epochs end in the middle of iterations
+        total_timesteps=3000,
+        batch_size=16,
+        num_minibatches=4,
+        normalize_observations=True,
+        learning_rate_schedule="linear",
+        ent_coef_schedule={"type": "linear", "start": 0.01, "end": 0.0},
+    ),
     "muzero-cartpole": dict(algo="muzero", **PLANNER, reanalyse_ratio=0.2),
     "gumbel-cartpole": dict(
         algo="gumbel_muzero", **PLANNER, normalize_observations=True, root_exploration_fraction=0.1

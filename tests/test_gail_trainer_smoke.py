@@ -96,7 +96,7 @@ def test_the_environments_reward_changes_nothing_but_the_true_return(
     plain = dict(vectorization="sync", max_episode_steps=60, normalize_observations=True)
     config = GAILConfig(**SMALL | settings | plain)
     clean = train_gail(config, run_dir=tmp_path / "clean")
-    monkeypatch.setattr("rl_training.runtime.gail_trainer.check_fit", lambda *_: None)  # it is another env_id
+    monkeypatch.setattr("rl_training.data.imitation.check_fit", lambda *_: None)  # it is another env_id
     poisoned = config.model_copy(update={"env_id": f"poison/{config.env_id}"})
     other = train_gail(poisoned, run_dir=tmp_path / "poisoned")
     truth = {f"eval/{which}_return" for which in ("mean", "std", "min", "max")}

@@ -21,6 +21,7 @@ SHIPPED = {
     "impala": "IMPALA",
     "appo": "APPO",
     "gail": "GAIL",
+    "bc": "BC",
     "sac": "SAC",
     "dqn": "DQN",
     "muzero": "MuZero",

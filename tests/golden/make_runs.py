@@ -28,6 +28,7 @@ from runs import small_config  # noqa: E402
 
 from rl_training import train  # noqa: E402
 from rl_training.monitoring.display import QuietDisplay  # noqa: E402
+from rl_training.runtime.workflows import train_until_stopped  # noqa: E402
 from rl_training.state.formats import FORMAT  # noqa: E402
 from rl_training.state.run_directory import cpu  # noqa: E402
 
@@ -45,6 +46,7 @@ KEPT: dict[str, tuple[str, dict[str, Any]]] = {
     "ppg": ("ppg-cartpole", ROLLOUT | dict(num_steps=16, policy_iterations=4)),
     "recurrent_ppo": ("recurrent-cartpole", ROLLOUT | dict(recurrent_size=8)),
     "gail": ("gail-cartpole", ROLLOUT | dict(discriminator_rollouts=2, discriminator_hidden_sizes=[8])),
+    "bc": ("bc-cartpole", ROLLOUT),
     "impala": ("impala-cartpole", ROLLOUT),
     "appo": ("appo-cartpole", ROLLOUT),
     "sac": ("sac-pendulum", dict(hidden_sizes=[8], total_timesteps=800, buffer_size=1500)),
@@ -78,7 +80,7 @@ def make(name: str, run_dir: Path) -> dict[str, float]:
     config = small_config(small, **CADENCES | changes)
     with tempfile.TemporaryDirectory() as whole:
         ends = train(config, run_dir=Path(whole) / "run").metrics
-    train(config, run_dir=run_dir, display=Stopping(config.total_timesteps // 2))
+    train_until_stopped(config, run_dir=run_dir, display=Stopping(config.total_timesteps // 2))
     older = sorted((run_dir / "checkpoints").iterdir())[
         :-1
     ]  # and of DQN and its like, segments that only these list
@@ -89,7 +91,9 @@ def make(name: str, run_dir: Path) -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    ends = json.loads(ENDS.read_text())["ends"] if ENDS.exists() else {}
+    kept = json.loads(ENDS.read_text()) if ENDS.exists() else {"cpu": cpu(), "ends": {}}
+    # Of the runs whose manifests do not say it.
+    made_on, ends = kept["cpu"], kept["ends"]
     names, folder = sys.argv[1:] or list(KEPT), FOLDER
     os.chdir(tempfile.mkdtemp())  # outside of any repository, whose state would be written into the manifest
     for name in names:
@@ -97,7 +101,7 @@ def main() -> None:
         ends[name] = make(name, folder / name)
         size = sum(path.stat().st_size for path in (folder / name).rglob("*") if path.is_file())
         print(f"{name:<16}{size / 1000:8.1f} kB")
-    ENDS.write_text(json.dumps({"cpu": cpu(), "ends": dict(sorted(ends.items()))}, indent=1) + "\n")
+    ENDS.write_text(json.dumps({"cpu": made_on, "ends": dict(sorted(ends.items()))}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

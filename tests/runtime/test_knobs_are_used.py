@@ -61,6 +61,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "gail": SURROGATE
     | dict(demonstrations="gail/cartpole_expert.npz")
     | dict(discriminator_updates=2, discriminator_batch_size=16, discriminator_hidden_sizes=[8]),
+    "bc": dict(demonstrations="gail/cartpole_expert.npz", learning_rate=1e-2, ent_coef=0.1, batch_size=16),
     "sac": REPLAY
     | dict(env_id="Pendulum-v1", replay_ratio=0.125, tau=0.5, ent_coef=0.2, actor_learning_rate=1e-2),
     "sac, learned": REPLAY

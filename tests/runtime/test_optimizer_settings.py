@@ -15,6 +15,7 @@ ADAMS: dict[str, dict[str, Any]] = {
     "ppo": {},
     "recurrent_ppo": dict(recurrent_size=4),
     "gail": dict(demonstrations="gail/cartpole_expert.npz"),
+    "bc": dict(demonstrations="gail/cartpole_expert.npz"),
     "appo": dict(fleet="inline"),
     "ppg": {},
     "trpo": {},

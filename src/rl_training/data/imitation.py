@@ -1,4 +1,4 @@
-"""Observation-action pairs of expert and agent, for the discriminator of adversarial imitation."""
+"""Observation-action pairs of expert and agent, for behavioural cloning and adversarial imitation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.data.batch import Steps
-from rl_training.data.demonstrations import Demonstrations
+from rl_training.data.demonstrations import Demonstrations, check_fit
+from rl_training.data.minari_datasets import read
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import RunError
-from rl_training.state.leaves import are_finite, require, require_array
+from rl_training.settings.bc import BCConfig
+from rl_training.settings.gail import GAILConfig
+from rl_training.state.leaves import are_finite, is_whole, require, require_array
+from rl_training.state.seeding import fold
 from rl_training.state.stateful import Stateful
 from rl_training.trees import Arrays, tree_leaves, tree_map
 
@@ -61,6 +65,45 @@ class ExpertPairs(Stateful):
             raise RunError("demonstrations: these are not the ones that the run was begun with")
 
 
+def expert_pairs(
+    config: BCConfig | GAILConfig, observation_space: spaces.Space, action_space: spaces.Space
+) -> ExpertPairs:
+    """The pairs of a config's `demonstrations`; refuses those that were not made in its environment."""
+    where = config.demonstrations
+    demonstrations = read(where).first(config.expert_episodes, where)
+    check_fit(demonstrations, config.env_id, observation_space, action_space, where)
+    return ExpertPairs(demonstrations, observation_space, ActionCodec(action_space), config.expert_keep_every)
+
+
+class Epochs(Stateful):
+    """Endless rows of `count`: each epoch has all of them once, in an order of its own.
+
+    What is saved is how many were taken: an order is a function of the seed and the epoch's number.
+    """
+
+    transient = ("count", "seed", "order", "epoch")
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.count, self.seed, self.taken = count, seed, 0
+        self.order, self.epoch = np.arange(0), -1
+
+    def check_state(self) -> None:
+        require(is_whole(self.taken), "Epochs: a number of rows that cannot be")
+
+    def take(self, number: int) -> np.ndarray:
+        """The next rows [number]."""
+        rows: list[np.ndarray] = []
+        while number:
+            epoch, place = divmod(self.taken, self.count)
+            if epoch != self.epoch:
+                chance = np.random.default_rng(fold(self.seed, "epoch", epoch))
+                self.order, self.epoch = chance.permutation(self.count), epoch
+            rows.append(self.order[place : place + number])
+            self.taken += len(rows[-1])
+            number -= len(rows[-1])
+        return np.concatenate(rows)
+
+
 def agent_pairs(rollout: Steps, codec: ActionCodec) -> Pairs:
     """The pairs of a rollout [T, B, ...] with the actions as they were carried out, which clipping may have moved."""
     obs = tree_map(lambda column: column.numpy().reshape(-1, *column.shape[2:]), rollout["obs"])
@@ -97,8 +140,12 @@ def check_pairs(pairs: Pairs, like: Arrays, codec: ActionCodec, name: str) -> No
 
 def draw(pairs: PairBatch, count: int) -> PairBatch:
     """`obs` and `action` [count, ...] of pairs drawn with equal chances."""
-    chosen = np.random.randint(0, len(pairs["action"]), count)
-    return {"obs": tree_map(lambda column: column[chosen], pairs["obs"]), "action": pairs["action"][chosen]}
+    return at_rows(pairs, np.random.randint(0, len(pairs["action"]), count))
+
+
+def at_rows(pairs: PairBatch, rows: np.ndarray) -> PairBatch:
+    """Some of the pairs."""
+    return {"obs": tree_map(lambda column: column[rows], pairs["obs"]), "action": pairs["action"][rows]}
 
 
 def time_after_ends(pairs: Pairs, steps_after_end: float) -> float:

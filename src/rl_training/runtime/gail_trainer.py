@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.bc import bc_loss
 from rl_training.algorithms.gail import (
     REWARDS,
     discriminator_answers,
@@ -18,24 +19,23 @@ from rl_training.algorithms.gail import (
     interpolate,
 )
 from rl_training.data.batch import Rollout, minibatches
-from rl_training.data.demonstrations import check_fit
 from rl_training.data.imitation import (
-    ExpertPairs,
     PairBatch,
     Pairs,
     agent_pairs,
     check_pairs,
     draw,
+    expert_pairs,
     join,
     joined,
     time_after_ends,
 )
-from rl_training.data.minari_datasets import read
 from rl_training.data.normalization import RewardScaler
 from rl_training.envs.spaces import ACTIONS, ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.networks.discriminator import Discriminator
 from rl_training.networks.encoders import Own
+from rl_training.runtime.bc_trainer import rows_of
 from rl_training.runtime.controls import Knobs, Now, compile_knobs
 from rl_training.runtime.discriminator_updates import fastest_judgement
 from rl_training.runtime.metrics import Metrics
@@ -63,7 +63,8 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         assert isinstance(codec, ActionCodec)  # that of any of `action_spaces`
         self.codec = codec
         try:
-            self.expert = self.read_expert()
+            refuse_endless_sums(config)
+            self.expert = expert_pairs(config, self.observation_space, self.action_space)
         except ConfigError:
             self.close()  # worker processes, where environments have some
             raise
@@ -89,19 +90,6 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
     def seed_normalizer(self) -> None:
         """Its statistics begin with the expert's observations, not with random play."""
 
-    def read_expert(self) -> ExpertPairs:
-        config = self.config
-        if config.absorbing_states and compile_knobs(config)["gamma"].highest >= 1:
-            raise ConfigError(
-                "gamma must stay below 1 with absorbing_states: their return is an infinite sum", ("gamma",)
-            )
-        where = config.demonstrations
-        demonstrations = read(where).first(config.expert_episodes, where)
-        check_fit(demonstrations, config.env_id, self.observation_space, self.action_space, where)
-        return ExpertPairs(
-            demonstrations, self.observation_space, ActionCodec(self.action_space), config.expert_keep_every
-        )
-
     def iterate(self, knobs: Knobs) -> Metrics:
         cloning = {} if self.cloned else self.clone(knobs.after(0))
         # Sample trajectories of the current policy.
@@ -123,16 +111,18 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
 
         At the learning rate that is written in the config: schedules and warm-up belong to the steps that follow.
         """
-        pairs, size = self.expert.pairs, self.config.discriminator_batch_size
-        batch = {"obs": self.agent.inputs(pairs["obs"]), "action": torch.as_tensor(pairs["action"])}
-        batch = tree_map(lambda column: column.to(self.agent.device), batch)
+        config = self.config
         optimizer = self.optimizer.beside()  # its moments are of no use to the policy's own loss
-        loss = torch.zeros(())
-        for minibatch in minibatches(batch, self.config.bc_epochs, -(-len(pairs["action"]) // size)):
-            loss = -self.agent.evaluate(minibatch["obs"], minibatch["action"])[0].mean()
-            optimizer.step(loss, self.config.learning_rate, now.max_grad_norm)
+        batches = minibatches(
+            rows_of(self.agent, self.expert.pairs),
+            config.bc_epochs,
+            -(-len(self.expert.pairs["action"]) // config.discriminator_batch_size),
+        )
+        for minibatch in batches:
+            loss, numbers = bc_loss(*self.agent.evaluate(minibatch["obs"], minibatch["action"]), ent_coef=0.0)
+            optimizer.step(loss, config.learning_rate, now.max_grad_norm)
         self.cloned = True
-        return {"cloning_loss": loss.detach()}
+        return {"cloning_loss": numbers["cloning_loss"]}
 
     def remember(self, pairs: Pairs) -> Pairs:
         """The pairs of the newest rollouts, this one among them."""
@@ -207,6 +197,14 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
                 absorbing = form(self.discriminator(self.discriminator.absorbing())).item()
                 reward = reward + end_reward(absorbing, now.gamma) * terminated
         return reward
+
+
+def refuse_endless_sums(config: GAILConfig) -> None:
+    """Absorbing states last for ever: what they are worth is finite with a discount only."""
+    if config.absorbing_states and compile_knobs(config)["gamma"].highest >= 1:
+        raise ConfigError(
+            "gamma must stay below 1 with absorbing_states: their return is an infinite sum", ("gamma",)
+        )
 
 
 def train_gail(config: GAILConfig, **options: Any) -> Result:

@@ -22,11 +22,12 @@ from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
 from rl_training.runtime.trainer import ROLLOUTS, Trainer
 from rl_training.runtime.updates import COMPILED
+from rl_training.settings.bc import BCConfig
 from rl_training.settings.families import ActorLearnerConfig, OnPolicyConfig
 from rl_training.trees import tree_map
 
 
-def policy_settings(config: OnPolicyConfig | ActorLearnerConfig) -> dict[str, Any]:
+def policy_settings(config: OnPolicyConfig | ActorLearnerConfig | BCConfig) -> dict[str, Any]:
     """What an actor-critic policy is built from, besides the spaces."""
     network = ("activation", "image_encoder", "shared_trunk", "log_std_init", "state_dependent_std")
     names = (*network, "critic_sizes", "hidden_sizes", "normalize_observations", "device", "precision")

@@ -138,12 +138,15 @@ class CompiledUpdate:
         with torch.no_grad():
             inputs = self.encode(batch["obs"]).numpy()
         count, mask = len(inputs), mask_of(batch["obs"])
-        columns: Mapping[str, Any] = batch
+        given: Mapping[str, Any] = batch
+        columns = np.empty((count, len(self.of.columns)), np.float32)
+        for place, name in enumerate(self.of.columns):
+            columns[:, place] = given[name].numpy()
         rows = Rows(
             np.ascontiguousarray(inputs),
             np.ascontiguousarray(batch["action"].numpy().reshape(count, -1), np.float32),
             UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0),
-            np.stack([columns[name].numpy() for name in self.of.columns], 1),
+            columns,
         )
         return Parts(rows, np.arange(count), np.array([count]))
 
@@ -234,9 +237,8 @@ class Fastest(Choice):
         super().__init__(own or kind, trainer, ("optimizer",), trainer.agent.network, self._compiled)
 
     def _begin(self) -> None:
-        agent, normalize = self.trainer.agent, self.trainer.config.normalize_advantages
-        evaluate = partial(_evaluate, agent)
-        self.torch = TorchUpdate(self.loss, self.slopes, evaluate, self.trainer.optimizer, normalize)
+        evaluate = partial(_evaluate, self.trainer.agent)
+        self.torch = TorchUpdate(self.loss, self.slopes, evaluate, self.trainer.optimizer, self._normalizes)
         super()._begin()
 
     def _compiled(self, network: Any) -> CompiledUpdate | None:
@@ -245,8 +247,11 @@ class Fastest(Choice):
         if layers is None:
             return None
         family, encode = family_table(self.trainer.agent.family), network.actor_encoder[0]
-        normalize = self.trainer.config.normalize_advantages
-        return CompiledUpdate(self.slopes, layers, family, encode, optimizer, normalize)
+        return CompiledUpdate(self.slopes, layers, family, encode, optimizer, self._normalizes)
+
+    @property
+    def _normalizes(self) -> bool:
+        return "advantage" in self.slopes.columns and self.trainer.config.normalize_advantages
 
     def taken(self) -> Any:
         kind = type(self.trainer.agent)

@@ -62,9 +62,7 @@ class OnPolicyConfig(Config):
 
     @model_validator(mode="after")
     def _the_first_spread_is_between_its_bounds(self) -> OnPolicyConfig:
-        low, high = LOG_STD_BOUNDS
-        if self.state_dependent_std and not low < self.log_std_init < high:
-            raise refused("log_std_init", f"must be between {low} and {high} with state_dependent_std")
+        check_spread(self)
         return self
 
     @model_validator(mode="after")
@@ -75,6 +73,13 @@ class OnPolicyConfig(Config):
                     name, "must be none with shared_trunk, where actor and critic share their layers"
                 )
         return self
+
+
+def check_spread(config: Any) -> None:
+    """Refuse a first spread of actions that a head whose spread depends on the state cannot begin with."""
+    low, high = LOG_STD_BOUNDS
+    if config.state_dependent_std and not low < config.log_std_init < high:
+        raise refused("log_std_init", f"must be between {low} and {high} with state_dependent_std")
 
 
 class AdamSettings(Config):

@@ -6,6 +6,7 @@
         learning_rate = 2.5e-4                               # another default of an inherited field
         gamma = changed(0.997, "Discount per agent step.")   # and another sentence
         tau: float = like(SACConfig, 0.01)                   # a field as another class has it, with this default
+        num_envs = ABSENT                                    # an inherited field that is no key here
 
 A knob has a schedule and a warm-up besides its value: the class gets `clip_coef_schedule` and
 `clip_coef_warmup_steps` with it. `controls` of a class holds its knobs by the names of their fields.
@@ -74,6 +75,8 @@ class _Like(NamedTuple):
 
 
 SAME: Any = object()
+# In place of an inherited field, which the class then does not have; nor do its subclasses.
+ABSENT: Any = object()
 
 
 def like(owner: type, default: object = SAME, description: str | None = None) -> Any:
@@ -104,6 +107,10 @@ class ConfigMeta(ModelMetaclass):
                     knobs[key] = theirs[key]
         made: Any = super().__new__(mcs, name, bases, namespace, **options)
         fields: dict[str, FieldInfo] = made.__pydantic_fields__
+        made.fields_absent = dict.fromkeys(key for key, change in changes.items() if change is ABSENT)
+        for key in _declared(made, "fields_absent").keys() - annotated:
+            for part in ("", SCHEDULE, WARMUP):
+                fields.pop(key + part, None)
         for key, value in copied.items():
             fields[key].metadata = list(value.owner.model_fields[key].metadata)  # type: ignore[attr-defined]
         before = _declared(made, "fields_declared")
