@@ -30,6 +30,7 @@ from rl_training.commands.report import report
 from rl_training.commands.reproduce import reproduce
 from rl_training.commands.resume import resume
 from rl_training.commands.schedule import schedule
+from rl_training.commands.set import set_
 from rl_training.commands.train import train
 from rl_training.commands.tune import tune
 from rl_training.errors import (
@@ -111,6 +112,7 @@ def root(
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "resume": resume,
+    "set": set_,
     "evaluate": evaluate,
     "record": record,
     "list": list_configs,

@@ -290,6 +290,8 @@ class Pace:
 
     def timing(self) -> dict[str, float]:
         """`pace`, once it is known: it takes two iterations."""
+        if not self.marks:  # an evaluation that was asked for, before the first
+            return {}
         steps, seconds = (now - before for now, before in zip(self.now, self.marks[0], strict=True))
         return {"pace": steps / seconds} if seconds > 0 else {}
 

@@ -1,9 +1,12 @@
-"""Plots of the knobs of a config over the run, before training.
+"""Plots of the knobs of a config over the run, before training, or of a run as they were.
 
 In the terminal every knob that moves gets a small chart in braille dots (two columns and four rows of dots in
 a character), every other one a line. The PNG shows the same and needs matplotlib, the extra `plot`.
 """
 
+import math
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,10 +48,20 @@ def knob_curves(config: Config, points: int = 2 * COLUMNS) -> list[Curve]:
     return [Curve(name, steps, [row[name] for row in table], decided.get(name, "")) for name in table[0]]
 
 
-def draw_text(config: Config) -> str:
-    """The whole picture as lines of text."""
-    curves = knob_curves(config)
-    lines = [f"{config.algo_name} on {config.env_id}: its knobs over {config.total_timesteps:,} steps"]
+def logged_curves(knobs: Collection[str], lines: Iterable[Mapping[str, float]]) -> list[Curve]:
+    """The knobs of a run as its log lines have them: what really happened, whoever decided it."""
+    logged = [line for line in lines if any(name in line for name in knobs)]
+    steps = [int(line["step"]) for line in logged]
+    found = [name for name in knobs if any(name in line for line in logged)]
+    return [Curve(name, steps, [line.get(name) for line in logged]) for name in found]
+
+
+def draw_text(config: Config, curves: list[Curve] | None = None) -> str:
+    """The whole picture as lines of text: of the config, or of the curves of a run."""
+    planned, curves = curves is None, knob_curves(config) if curves is None else thinned(curves)
+    steps = config.total_timesteps if planned else max((max(curve.steps) for curve in curves), default=0)
+    were = "its knobs over" if planned else "its knobs as they were over"
+    lines = [f"{config.algo_name} on {config.env_id}: {were} {steps:,} steps"]
     for curve in curves:
         if curve.moves:
             lines += ["", *_chart(config, curve)]
@@ -61,6 +74,17 @@ def draw_text(config: Config) -> str:
         lines += ["", title] if found else []
         lines += [f"  {curve.name:<{width}}  {_constant(config, curve)}" for curve in found]
     return "\n".join(map(printable_line, lines))
+
+
+def thinned(curves: list[Curve], points: int = 2 * COLUMNS) -> list[Curve]:
+    """Curves with as many points as a chart has columns: at equally spaced steps, the value logged last."""
+    shown = []
+    for curve in curves:
+        first, last = curve.steps[0], curve.steps[-1]
+        steps = sorted({first + round((last - first) * index / (points - 1)) for index in range(points)})
+        places = [bisect_right(curve.steps, step) - 1 for step in steps]
+        shown.append(curve._replace(steps=steps, values=[curve.values[place] for place in places]))
+    return shown
 
 
 def _constant(config: Config, curve: Curve) -> str:
@@ -112,14 +136,14 @@ def braille(heights: list[float], rows: int = ROWS) -> list[str]:
     return ["".join(chr(0x2800 + cell) for cell in row) for row in cells]
 
 
-def draw_png(config: Config, path: Path) -> None:
+def draw_png(config: Config, path: Path, curves: list[Curve] | None = None) -> None:
     """The same picture as a PNG file."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError(f"--png needs matplotlib: {add_extra('plot')}") from None
 
-    curves = knob_curves(config, points=1001)
+    curves = knob_curves(config, points=1001) if curves is None else thinned(curves, points=1001)
     moving = [curve for curve in curves if curve.moves]
     still = [curve for curve in curves if not curve.moves]
     rows = max(1, len(moving))
@@ -127,7 +151,7 @@ def draw_png(config: Config, path: Path) -> None:
     figure.suptitle(f"{config.algo_name} on {config.env_id}: knobs over {config.total_timesteps:,} steps")
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     for axis, curve in zip(axes, moving, strict=False):
-        axis.plot(curve.steps, curve.numbers, linewidth=2)
+        axis.plot(curve.steps, [math.nan if value is None else value for value in curve.values], linewidth=2)
         axis.set_title(_title(config, curve), fontsize=9, loc="left")
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)

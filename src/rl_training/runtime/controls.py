@@ -56,6 +56,7 @@ class Control(NamedTuple):
     integer: bool
     description: str
     limit: bool = False  # of how far an update may go: close to 0 nothing is learned
+    sizes: bool = False  # memory is sized by its highest value, so that a run cannot be told to go beyond it
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -307,6 +308,8 @@ class Controls:
         self._moving = {name: knob for name, knob in knobs.items() if knob.moves}
         self._arguments = {name: knob for name, knob in knobs.items() if name.startswith(ARGUMENT)}
         self._first = {name: knob(0) for name, knob in knobs.items()}
+        self._knobs = knobs
+        self._set: dict[str, list[tuple[int, float | int | None]]] = {}
 
     @classmethod
     def of(cls, config: Any) -> Controls:
@@ -322,6 +325,9 @@ class Controls:
         return self._first | {name: self._value(name, knob, step) for name, knob in self._moving.items()}
 
     def _value(self, name: str, knob: Knob, step: int) -> Any:
+        for begins, value in reversed(self._set.get(name, ())):
+            if begins <= step:
+                return value
         standing = self._standing.get(name)
         return knob(step) if standing is None else knob.held(standing.value, step)
 
@@ -341,6 +347,36 @@ class Controls:
         for name, schedule in self._decided.items():
             if schedule.metric in metrics:
                 self._standing[name] = schedule.decide(self._standing[name], float(metrics[schedule.metric]))
+
+    def find(self, spelling: str) -> str:
+        """The name of a knob that a run with this config has. Raises KnobError."""
+        found = [name for name, knob in self._knobs.items() if spelling in (name, *knob.control.spellings)]
+        if not found:
+            known = [spelling for knob in self._knobs.values() for spelling in knob.control.spellings]
+            hint = did_you_mean(spelling, known) or f"; there are {', '.join(self._knobs)}"
+            raise KnobError(f"{spelling!r} is no knob of this run{hint}", spelling)
+        return found[0]
+
+    def checked(self, name: str, value: object) -> float | int | None:
+        """What a knob is when it is set to a value in the run. Raises KnobError where it cannot be."""
+        knob = self._knobs[name]
+        held = compile_knob(knob.control, name, value, None, 0, knob.total)(0)
+        if knob.control.sizes and held is not None and held > knob.highest:
+            raise KnobError(
+                f"{name} must be at most {knob.highest:g}, the highest value in the config: memory is sized by it",
+                name,
+            )
+        return held
+
+    def steer(self, name: str, begins: int, value: object) -> None:
+        """From step `begins` on the knob is `value`: neither schedule nor warm-up count any more. Raises KnobError.
+
+        What is said of a later step stays; of two things said of one step, the last counts.
+        """
+        name = self.find(name)
+        changes = [*self._set.get(name, ()), (begins, self.checked(name, value))]
+        self._set[name] = sorted(changes, key=lambda change: change[0])  # stable
+        self._moving[name] = self._knobs[name]
 
     @property
     def moving(self) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import MetricsWindow
 from rl_training.runtime.observers import Watch
+from rl_training.runtime.steering import Steering
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.config import Config
 from rl_training.state import chain, checkpoints, files
@@ -112,6 +113,7 @@ class Engine:
     ) -> None:
         self.trainer, self.config, self.run, self.display = trainer, config, run, display
         self.controls = Controls.of(config)
+        self.steering = Steering(config, self.controls, run)
         self.progress = Progress(config.info_metrics)
         self.watch = watch
         self.last_good: Path | None = None
@@ -122,6 +124,7 @@ class Engine:
         """Go back to a checkpoint; what does not fit closes the trainer."""
         self.store.entries = dict(tree.get("segments", {}))
         try:
+            self.steering.journal.check(tree.get("journal", {}))
             self.progress.load_state_dict(tree["progress"])
             self._restore_watch(tree)
             self.trainer.agent.load_state_dict(tree["policy"]["agent"])
@@ -162,7 +165,7 @@ class Engine:
     def running(self, tracked: bool = False) -> Iterator[None]:
         """The run's files and environments, held open while it goes on, and let go of however that ends.
 
-        tracked: show metrics in the trackers of the config.
+        tracked: show metrics in the trackers of the config, and listen to the run's owner.
         """
         config, progress, total = self.config, self.progress, self.config.total_timesteps
         with self._storing():
@@ -177,8 +180,11 @@ class Engine:
         self.pace = Pace(total)
         self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)
         try:
+            self.steering.follow(self.run)
             if tracked and not progress.is_over(total):
                 self.trackers.start(config, self.run)
+                with self._storing():
+                    self.steering.listen(self.run)
             self.display.start(config, self.run.path, progress.steps, total)
             for line in (
                 *self.trainer.encoders(),
@@ -201,7 +207,7 @@ class Engine:
 
     def advance(self, stop: StopSignals, until: float = math.inf) -> None:
         """Iterate until `until` steps are taken, the run is over, or a signal asks to stop."""
-        while self.progress.steps < until and not self.is_over and stop.number is None:
+        while self.progress.steps < until and not self.is_over and not self._asked_to_stop(stop):
             self._iterate()
 
     @property
@@ -225,14 +231,34 @@ class Engine:
     def _close(self) -> None:
         """Let go of files, environments and worker processes, however the run ended."""
         self.trainer.close()
+        self.steering.close()
         self.trackers.close(finished=self.progress.is_over(self.config.total_timesteps))
         for log in (self.metrics_log, self.timing_log):
             with self._storing():
                 log.close()
         self.held.close()
 
+    def _asked_to_stop(self, stop: StopSignals) -> bool:
+        """Do what the run's owner asks for between two iterations; whether that is to stop, or a signal came."""
+        while stop.number is None:
+            with self._storing():
+                due = self.steering.due(self.progress.iteration, self.progress.steps, self.display.message)
+            if "checkpoint" in due:
+                self._checkpoint()
+            if "stop" in due:
+                stop.number = signal.SIGTERM  # of the same effect: everything is saved, to be resumed
+            if not self.steering.paused:
+                break
+            time.sleep(PAUSE)
+        return stop.number is not None
+
     def _iterate(self) -> None:
         config, progress, total = self.config, self.progress, self.config.total_timesteps
+        if self.steering.wants_evaluation(progress.steps, progress.done_at["evaluate"]):
+            progress.done_at["evaluate"] = progress.steps
+            with self._spending("evaluate"):
+                self._evaluate()
+            self._tell()
         seed_everything(fold(config.seed, "iteration", progress.iteration))
         knobs, began = self.controls.at(progress.steps), time.perf_counter()
         if config.env_kwargs_schedule:
@@ -381,6 +407,7 @@ class Engine:
             "progress": self.progress.state_dict(),
             "paths": self.trainer.paths(),
             **({"decided": self.controls.state()} if self.controls.decided else {}),
+            **self.steering.journal.mark(),
             "segments": self.store.entries,  # the trainer's state has brought them up to date
         }
         if self.watch.observers:
@@ -395,6 +422,7 @@ class Engine:
     def _restore_files(self) -> None:
         """Write again what someone removed of the run's own files, so that a checkpoint can be resumed."""
         gone = [log.path for log in (self.metrics_log, self.timing_log) if log.restore()]
+        gone += [self.steering.journal.path] if self.steering.journal.restore() else []
         for path, content in self.beginnings.items():
             if not path.exists():
                 files.replace_file(path, content)
@@ -479,6 +507,7 @@ def _line(values: Mapping[str, float]) -> bytes:
 
 
 SAME_REQUEST = 1.0  # seconds
+PAUSE = 0.05  # seconds between two looks of a paused run at its commands
 
 
 class StopSignals:

@@ -237,7 +237,7 @@ class Planning(Config):
         OnPolicyConfig, None, "Your own encoder of the representation, a torch.nn.Module."
     )
 
-    num_simulations: int = knob(50, "Number of simulations per search.", low=1)
+    num_simulations: int = knob(50, "Number of simulations per search.", low=1, sizes=True)
     temperature: float = knob(1.0, "Temperature T: actions are sampled from visits^(1/T); 0 acts greedily.")
     root_exploration_fraction: float = knob(0.25, "Fraction of Dirichlet noise in the root prior.", high=1.0)
     dirichlet_alpha: float = knob(

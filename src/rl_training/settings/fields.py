@@ -41,6 +41,7 @@ class _Knob(NamedTuple):
     low: float
     high: float
     limit: bool
+    sizes: bool
 
 
 def knob(
@@ -51,12 +52,14 @@ def knob(
     high: float = math.inf,
     aliases: tuple[str, ...] = (),
     limit: bool = False,
+    sizes: bool = False,
 ) -> Any:
     """A field that can move over the run: its default, a sentence, its range (bounds included), its other names.
 
     limit: whether it limits how far an update may go, so that close to 0 nothing is learned
+    sizes: whether memory is sized by its highest value, so that a running run cannot be told to go beyond it
     """
-    return _Knob(default, description, aliases, low, high, limit)
+    return _Knob(default, description, aliases, low, high, limit, sizes)
 
 
 class _Changed(NamedTuple):
@@ -174,6 +177,7 @@ def _controls(fields: Mapping[str, FieldInfo], knobs: Mapping[str, _Knob]) -> di
             info.annotation is int,
             info.description or "",
             declared.limit,
+            declared.sizes,
         )
     return controls
 

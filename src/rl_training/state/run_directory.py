@@ -125,6 +125,10 @@ class RunDirectory:
         return self.path / "timing.jsonl"
 
     @property
+    def journal_path(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

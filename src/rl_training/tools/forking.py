@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from rl_training.envs.making import with_lanes
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.registry import ZOO, policy_path, require_algorithm, trainer_class
-from rl_training.runtime.controls import idle_knobs
+from rl_training.runtime.controls import ARGUMENT, ARGUMENTS, PARTS, idle_knobs
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.observers import Observer, Watch
 from rl_training.runtime.workflows import (
@@ -36,6 +36,7 @@ from rl_training.settings.loading import load_run_config
 from rl_training.settings.yaml import to_yaml
 from rl_training.state import checkpoints, files
 from rl_training.state.formats import STOPPED
+from rl_training.state.journal import Journal
 from rl_training.state.restoring import taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
 from rl_training.tools.travelling import saved_at, take_along
@@ -173,6 +174,7 @@ def _fork(
             more[ACCEPTED_DAMAGE] = accepted  # the fork's log begins with the parent's
         with begin_run(run, config, threads, trainer.paths(), **more):
             tree["paths"] = trainer.paths()
+            _take_journal_over(parent, run, tree, changes)
             _take_over(parent, run, path, tree, config)
         engine.progress.best_return = tree["progress"]["best_return"]
         engine.move_to(run, checkpoint=run.checkpoints / path.name)
@@ -324,6 +326,22 @@ def _take_over(
         tree["progress"]["best_return"] = -float("inf")
     tree["policy"]["config"] = config.model_dump(mode="json")
     checkpoints.save_checkpoint(run.checkpoints, tree["progress"]["steps"], tree, config.keep_checkpoints)
+
+
+def _take_journal_over(
+    parent: RunDirectory, run: RunDirectory, tree: dict[str, Any], changes: Collection[str]
+) -> None:
+    """What the parent was told, but for knobs that the fork was given anew."""
+    changed = {name.removesuffix(part) for name in changes for part in PARTS if name.endswith(part)}
+    journal = Journal(run.journal_path)
+    for event in Journal(parent.journal_path).events:
+        values = {name: value for name, value in event.values.items() if name not in changed}
+        if ARGUMENTS in changes:
+            values = {name: value for name, value in values.items() if not name.startswith(ARGUMENT)}
+        if values or event.do == "evaluate":  # nothing else changes what a run writes
+            journal.append(event._replace(values=values))
+    tree.pop("journal", None)
+    tree |= journal.mark()
 
 
 def _told(changes: Mapping[str, tuple[object, object]]) -> str:

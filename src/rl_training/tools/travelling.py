@@ -22,6 +22,7 @@ from rl_training.monitoring.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, stop_signals
 from rl_training.runtime.workflows import end_caller, look, reopen
 from rl_training.state import chain, checkpoints, files
+from rl_training.state.journal import Journal
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
 
 PREFIX = "rl-training-"  # of scratch directories
@@ -76,6 +77,8 @@ def restored(
         scratch = RunDirectory(Path(place))
         for path in (run.config_path, run.manifest_path):
             files.link(path, scratch.path / path.name)
+        if (journal := Journal(run.journal_path)).events:
+            files.write_file(scratch.journal_path, journal.content)
         if left.damage is not None:
             scratch.note(ACCEPTED_DAMAGE, **left.damage)
         if left.newest is not None:
