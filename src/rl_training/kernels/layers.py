@@ -23,13 +23,14 @@ from rl_training.kernels.functions import FAST, tanh
 from rl_training.kernels.products import PANEL, product
 
 HEIGHT = 128  # rows of a block
-COLUMNS = 20
+COLUMNS = 22
 (
     INPUTS, OUTPUTS, SOURCE, ACTIVATION, WEIGHT, BIAS, TRANSPOSED,  # the layer; places in the vector of parameters
     FORWARD, BACKWARD, START, GRADIENT,  # places in the packed weights: for both passes, biases, and slopes
     VALUES, SLOPES, KEPT, STRIDE, COLUMN,  # places in memory, numbers from row to row, and the first output column
     BEGINS,  # whether the backward pass comes to its source with this layer first
     SCALE, SHIFT, NORMED,  # γ and β in the vector of parameters, and n in memory; behind n the deviations, inverted
+    NORMALIZE, DIFFERENTIATE,  # addresses of what normalises in both passes: most networks need not compile it
 ) = range(COLUMNS)  # fmt: skip
 OBSERVATION = -1  # as a source
 NOWHERE = -1  # as a place
@@ -50,7 +51,10 @@ TABLE, NUMBERS, ROWS, INDICES = (
 PACK = types.void(TABLE, NUMBERS, NUMBERS)
 PASS = types.void(TABLE, NUMBERS, NUMBERS, ROWS, INDICES, ROWS)
 RETURN = types.void(TABLE, NUMBERS, NUMBERS, ROWS, NUMBERS, types.boolean)
+NORM = types.void(INDICES, NUMBERS, NUMBERS, types.int64)
+NORM_SLOPES = types.void(INDICES, NUMBERS, NUMBERS, types.int64, NUMBERS, types.boolean)
 call_pack, call_forward, call_backward = call_at(PACK), call_at(PASS), call_at(RETURN)
+call_norm, call_norm_slopes = call_at(NORM), call_at(NORM_SLOPES)
 PACKING, FORTH, BACK, UNPACKING = range(4)  # places in a network's addresses
 
 
@@ -110,6 +114,7 @@ class Layers:
                 _place(layer.weight, parameters), _place(layer.bias, parameters), layer.transposed,
                 *places[:4], at[0], at[1], at[2] if kept else NOWHERE, stride, layer.column, begins(layers, i),
                 _place(layer.scale, parameters), _place(layer.shift, parameters), at[2 + kept] if normed else NOWHERE,
+                *(norm_addresses() if normed else (NOWHERE, NOWHERE)),
             )  # fmt: skip
             packed = int(places[4])
             memory += HEIGHT * (stride * (2 + kept) + (stride + 1) * normed)
@@ -155,6 +160,11 @@ class Layers:
     def unpack(self, gradient: np.ndarray) -> None:
         """Write what was added up to where a vector of gradients has it."""
         unpack(self.table, self.gradient, gradient)
+
+
+def norm_addresses() -> tuple[int, int]:
+    """Where layer normalisation lies, and its slopes."""
+    return address(_normalize, NORM), address(_differentiate_norm, NORM_SLOPES)
 
 
 def begins(layers: Sequence[Layer], i: int) -> bool:
@@ -285,7 +295,7 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
             (packed, layer[FORWARD], NEXT_PANEL, layer[INPUTS] * NEXT_PANEL),
         )
         if layer[NORMED] >= 0:
-            _normalize(layer, packed[layer[START] :], memory, count)
+            call_norm(layer[NORMALIZE], (layer, packed[layer[START] :], memory, count))
         _activate(layer, memory, count)
         if layer[COLUMN] >= 0:
             for r in range(count):
@@ -313,9 +323,8 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
         normed = layer[NORMED] >= 0
         _differentiate(layer, memory, count, gradient[layer[START] :], learns and not normed)
         if normed:
-            _differentiate_norm(
-                layer, packed[layer[START] :], memory, count, gradient[layer[START] :], learns
-            )
+            start, bias = packed[layer[START] :], gradient[layer[START] :]
+            call_norm_slopes(layer[DIFFERENTIATE], (layer, start, memory, count, bias, learns))
         if learns:
             given, taken = (layer[SLOPES], layer[STRIDE]), (source[VALUES], source[STRIDE])
             rows, columns = layer[OUTPUTS], layer[INPUTS]
