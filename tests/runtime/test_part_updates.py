@@ -19,6 +19,7 @@ from rl_training.algorithms.distributions import (
     Family,
     MultiCategorical,
 )
+from rl_training.algorithms.impala import impala_loss
 from rl_training.algorithms.masking import BLOCKED
 from rl_training.algorithms.ppg import joint_loss
 from rl_training.algorithms.ppo import fit_loss, surrogate_loss
@@ -27,9 +28,10 @@ from rl_training.data.batch import flatten_time
 from rl_training.data.collector import in_tensors
 from rl_training.kernels.divergences import divergence_slopes, measure_divergence, normalize_anchors
 from rl_training.kernels.families import UNMASKED, evaluate_actions, family_table
-from rl_training.runtime import appo_trainer, ppg_trainer, trpo_trainer
+from rl_training.runtime import appo_trainer, impala_trainer, ppg_trainer, trpo_trainer
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.optim import RMSprop
+from rl_training.settings.impala import IMPALAConfig
 
 FAMILIES: dict[str, Family] = {
     "categorical": Categorical(5),
@@ -228,15 +230,69 @@ def test_appo_is_torchs(env_id: str, switches: dict[str, Any]) -> None:
     torch.testing.assert_close(ours.target_parameters, theirs.target_parameters, rtol=1e-3, atol=2e-4)
 
 
-def test_appo_with_several_learners_a_memory_or_another_loss_is_torchs(
-    monkeypatch: pytest.MonkeyPatch,
+def fragments(**settings: Any) -> dict[str, Any]:
+    """For IMPALA, which takes one step on a batch."""
+    return SMALL | dict(num_actors=2, num_envs=2, fleet="inline") | settings
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_impala_is_torchs(env_id: str, optimizer: str) -> None:
+    """From actors that are an update behind: its targets follow from ratios that are not 1."""
+    more = dict(gae_lambda=0.9, vf_coef=0.7, ent_coef=0.02, max_episode_steps=25, optimizer=optimizer)
+    settings = fragments(env_id=env_id, shared_trunk=optimizer == "adam", **more)
+    ours, theirs = (warmed("impala", 4, **settings, compiled_updates=how) for how in (True, False))
+    assert (ours.update.path, theirs.update.path) == ("compiled", "torch")
+    pair = ours.optimizer, theirs.optimizer
+    torch.testing.assert_close(*(each.parameters for each in pair), rtol=1e-3, atol=2e-4)
+    torch.testing.assert_close(*(each.square for each in pair), rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_a_compiled_step_of_impala_logs_what_torchs_does(env_id: str) -> None:
+    trainer = warmed("impala", 3, **fragments(env_id=env_id, max_episode_steps=4))
+    now = Controls.of(trainer.config).at(0).after(0)
+    batch, _ = trainer.collect(now)
+    before, logged = trainer.optimizer.parameters.clone(), []
+    for learner in (trainer.update.taken(), trainer.learners):
+        trainer.optimizer.parameters.copy_(before)
+        numbers, moved = learner.step(trainer.shares(batch), now)
+        logged.append({name: float(value) for name, value in numbers.items()})
+        assert moved
+    assert logged[0]["rho_mean"] != 1
+    assert batch["cut"] or env_id == "probe/Masked-v0"  # whose episodes last for a step
+    assert logged[0] == pytest.approx(logged[1], rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("algo", "choice", "module", "loss", "settings"),
+    [
+        ("appo", "surrogate", appo_trainer, appo_loss, actors()),
+        ("impala", "update", impala_trainer, impala_loss, fragments()),
+    ],
+)
+def test_several_learners_a_memory_or_another_loss_are_torchs(
+    algo: str, choice: str, module: Any, loss: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    two = warmed("appo", 0, **actors(env_id="CartPole-v1", num_learners=2))
-    assert two.surrogate.explained == "torch (2 learners)"
-    assert warmed("appo", 0, **actors(env_id="CartPole-v1", cell="lstm")).surrogate.path == "torch"
-    monkeypatch.setattr(appo_trainer, "appo_loss", lambda *said, **knobs: appo_loss(*said, **knobs))
-    own = warmed("appo", 0, **actors(env_id="CartPole-v1"))
-    assert own.surrogate.explained == "torch (a loss of one's own)"
+    settings |= dict(env_id="CartPole-v1")
+    two = warmed(algo, 0, **settings, num_learners=2)
+    assert getattr(two, choice).explained == "torch (2 learners)"
+    assert getattr(warmed(algo, 0, **settings, cell="lstm"), choice).path == "torch"
+    monkeypatch.setattr(module, loss.__name__, lambda *said, **knobs: loss(*said, **knobs))
+    own = warmed(algo, 0, **settings)
+    assert getattr(own, choice).explained == "torch (a loss of one's own)"
+
+
+class OwnView(impala_trainer.IMPALATrainer):
+    """Which sees its batches in its own way."""
+
+    def view(self, agent: Any, batch: Any) -> Any:
+        return super().view(agent, batch)
+
+
+def test_a_trainer_that_sees_its_batches_in_its_own_way_is_asked() -> None:
+    trainer = OwnView(IMPALAConfig(**fragments(env_id="CartPole-v1")))
+    assert trainer.update.explained == "torch (a loss of one's own)"
 
 
 class Own(RMSprop):
@@ -260,6 +316,7 @@ REPLACED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ppg": ("value_fit", CRITIC, SMALL),
     "ppg, auxiliary": ("distillation", CRITIC, SMALL | dict(policy_iterations=1, auxiliary_minibatches=3)),
     "appo": ("surrogate", {"optimizer": lambda trainer: [trainer.agent.network]}, actors()),
+    "impala": ("update", {"optimizer": lambda trainer: [trainer.agent.network]}, fragments()),
     "ppo": ("surrogate", {"optimizer": lambda trainer: [trainer.agent.network]}, SMALL),
     "gail": (
         "judgement",

@@ -87,4 +87,5 @@ APPO_SLOPES = Slopes(
     columns=("log_prob", "value", "advantage", "return"),
     knobs=("clip_coef", "ent_coef", "vf_coef", "value_clip_coef", "kl_coef"),
     numbers=("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss", "kl"),
+    anchored=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms.a2c import a2c_loss
+from rl_training.algorithms.a2c import A2C_SLOPES, a2c_loss
 from rl_training.algorithms.returns import Estimates
 
 
@@ -32,3 +32,7 @@ def impala_loss(
         ent_coef=ent_coef,
         vf_coef=vf_coef,
     )
+
+
+# The form is A2C's, and so are the slopes.
+IMPALA_SLOPES = A2C_SLOPES._replace(of=impala_loss, given=())

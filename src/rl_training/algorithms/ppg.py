@@ -40,4 +40,5 @@ JOINT_SLOPES = Slopes(
     columns=("return",),
     knobs=("beta_clone",),
     numbers=("auxiliary_value_loss", "clone_kl"),
+    anchored=True,
 )

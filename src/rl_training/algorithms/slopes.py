@@ -35,6 +35,7 @@ class Slopes(NamedTuple):
     numbers: tuple[str, ...]
     # Columns that torch's function takes one by one, where it does not take the batch.
     given: tuple[str, ...] = ()
+    anchored: bool = False  # whether KL(other ‖ π) is a fourth column of what is said, and of the slopes
 
     @property
     def address(self) -> int:

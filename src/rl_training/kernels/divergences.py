@@ -9,12 +9,23 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import types
 
 from rl_training.algorithms.slopes import DIVERGENCE
-from rl_training.compiling import njit
+from rl_training.compiling import address, call_at, njit
 from rl_training.kernels.families import CHOICE, COINS, FIRST, KIND, SIZE
 
+FAMILY, ROWS, INDICES = types.int64[:, ::1], types.float32[:, ::1], types.int64[::1]
+MEASURE = types.void(FAMILY, ROWS, ROWS, INDICES, ROWS)
+SLOPES = types.void(FAMILY, ROWS, ROWS, INDICES, ROWS, ROWS)
+call_divergence, call_divergence_slopes = call_at(MEASURE), call_at(SLOPES)
+UNANCHORED = np.zeros((0, 0), np.float32)
 ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
+
+
+def divergence_addresses() -> np.ndarray:
+    """Where `measure_divergence` and `divergence_slopes` lie: losses without anchors need not compile them."""
+    return np.array([address(measure_divergence, MEASURE), address(divergence_slopes, SLOPES)])
 
 
 @njit(nogil=True, error_model="numpy")

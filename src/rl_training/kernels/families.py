@@ -53,6 +53,12 @@ def family_table(family: Family) -> np.ndarray:
     return np.array([(*row, *_addresses(row[KIND])) for row in rows], np.int64)
 
 
+def num_actions(family: np.ndarray) -> int:
+    """Numbers in a row of a family's actions."""
+    one = family[:, KIND] == CHOICE  # of a row of the table, else as many as its size
+    return int((family[:, ACTION] + np.where(one, 1, family[:, SIZE])).max(initial=0))
+
+
 def _addresses(kind: int) -> tuple[int, int]:
     """Where the functions of one kind lie: the others need not be compiled."""
     evaluate = (_choose, _flip, _measure)[kind]

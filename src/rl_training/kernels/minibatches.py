@@ -13,6 +13,7 @@ import numpy as np
 from rl_training.algorithms.slopes import call_slopes, gather
 from rl_training.compiling import njit
 from rl_training.kernels.descent import call_descent
+from rl_training.kernels.divergences import call_divergence, call_divergence_slopes
 from rl_training.kernels.families import action_slopes, evaluate_actions
 from rl_training.kernels.layers import (
     BACK,
@@ -37,8 +38,9 @@ class Learner(NamedTuple):
     family: np.ndarray  # as `kernels.families` has it
     outputs: np.ndarray  # [HEIGHT, P + 1], and slopes in them
     slopes: np.ndarray
-    said: np.ndarray  # [HEIGHT, 3]: log π, H and V, and slopes in them
+    said: np.ndarray  # [HEIGHT, 3]: log π, H and V, with anchors KL too, and slopes in them
     known: np.ndarray
+    held: np.ndarray  # addresses of the KL to anchors and of its slopes; [0] without anchors
 
 
 class Rows(NamedTuple):
@@ -47,6 +49,9 @@ class Rows(NamedTuple):
     inputs: np.ndarray  # [N, features]
     actions: np.ndarray  # [N, K] float32
     masks: np.ndarray  # [N, P], or empty
+    anchors: (
+        np.ndarray
+    )  # [N, P] parameters of a policy that holds this one, as `kernels.divergences` has them, or empty
     columns: np.ndarray  # [N, C] of the loss
 
 
@@ -89,8 +94,13 @@ def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  #
             said, known = learner.said[:count], learner.known[:count]
             call_forward(learner.where[FORTH], (table, packed, memory, batch.inputs, block, outputs))
             evaluate_actions(learner.family, outputs, batch.actions, batch.masks, block, said)
+            if len(learner.held):
+                kept = (learner.family, outputs, batch.anchors, block)
+                call_divergence(learner.held[0], (*kept, said))
             call_slopes(loss.where, (said, old[first : first + count], share, loss.knobs, known, sums))
             action_slopes(learner.family, outputs, batch.actions, batch.masks, block, known, slopes)
+            if len(learner.held):
+                call_divergence_slopes(learner.held[1], (*kept, known, slopes))
             call_backward(learner.where[BACK], (table, packed, memory, slopes, gradient, True))
         if not math.isfinite(sums[0]) or (loss.far > 0 and sums[loss.far] > loss.limit):
             return m + 1

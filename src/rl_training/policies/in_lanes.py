@@ -15,7 +15,7 @@ from rl_training.data.normalization import CLIP, EPSILON, ObservationNormalizer
 from rl_training.envs.compiled import CompiledEnvironments, flat_size
 from rl_training.envs.spaces import ActionCodec
 from rl_training.kernels.exact import Shortcut, is_exact
-from rl_training.kernels.families import ACTION, CHOICE, FAMILIES, KIND, NORMALS, SIZE, drawing, family_table
+from rl_training.kernels.families import FAMILIES, KIND, NORMALS, drawing, family_table, num_actions
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import actor_critic_layers
 from rl_training.kernels.rollouts import Acting, Rolled, Scaling, roll
@@ -101,8 +101,7 @@ class WholeRollouts:
         """Allocated once for each length."""
         if self.rolled is None or len(self.rolled.reward) != steps:
             count, numbers = self.environments.count, self.environments.numbers
-            one = self.family[:, KIND] == CHOICE  # action of a row of the table, else as many as its size
-            size = int((self.family[:, ACTION] + np.where(one, 1, self.family[:, SIZE])).max())
+            size = num_actions(self.family)
             column = (steps, count)
             single = {name: np.empty(column, np.float32) for name in SINGLE}
             flags = {name: np.empty(column, np.bool_) for name in FLAGS}

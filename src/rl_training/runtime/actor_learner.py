@@ -29,6 +29,7 @@ from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
 from rl_training.runtime.on_policy import policy_settings
 from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.updates import CompiledUpdate
 from rl_training.settings.families import ActorLearnerConfig
 from rl_training.trees import tree_map
 
@@ -123,7 +124,6 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
 
     def view(self, agent: ActorCriticPolicy, batch: FragmentBatch) -> View:
         """What `agent` thinks of a batch: its log-probabilities and values, and the values of where actions led."""
-        steps, lanes = batch["reward"].shape
         after = self._after(batch)
         action = batch["action"].flatten(0, 1).to(agent.device)
         if isinstance(agent, RecurrentPolicy):
@@ -138,12 +138,25 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
             parameters, value = agent.outputs_for_loss(self.inputs(batch))
             following = torch.from_numpy(agent.value(tree_map(Tensor.numpy, after), ()))
         log_prob, entropy = agent.family.log_prob_and_entropy(parameters, action)
+        return View(log_prob, entropy, value, self._led_to(value, following, batch), parameters)
+
+    def compiled_view(self, update: CompiledUpdate, batch: FragmentBatch) -> View:
+        """The same of the network that an update moves, without gradients and without torch."""
+        said, parameters = update.evaluate(self.inputs(batch), batch["action"].flatten(0, 1))
+        after = self.agent.value(tree_map(Tensor.numpy, self._after(batch)), ())
+        log_prob, entropy, value = said.unbind(-1)
+        next_value = self._led_to(value, torch.from_numpy(after), batch)
+        return View(log_prob, entropy, value, next_value, parameters)
+
+    def _led_to(self, value: Tensor, following: Tensor, batch: FragmentBatch) -> Tensor:
+        """The values [T, L] of where actions led: of the next row, and of what follows the last ones and cut ones."""
+        steps, lanes = batch["reward"].shape
         next_value = torch.cat([value.detach()[lanes:].cpu(), following.detach()[:lanes].cpu()]).view(
             steps, lanes
         )
         for number, (t, lane, _) in enumerate(batch["cut"]):
             next_value[t, lane] = following[lanes + number].detach()
-        return View(log_prob, entropy, value, next_value, parameters)
+        return next_value
 
     def inputs(self, batch: FragmentBatch) -> Any:
         """The observations that were acted on, as rows [T·L, ...] for the network."""

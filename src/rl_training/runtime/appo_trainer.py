@@ -16,8 +16,8 @@ from rl_training.data.batch import AnchoredBatch, FragmentBatch, minibatches
 from rl_training.data.circular import CircularBuffer
 from rl_training.data.sequences import sequence_minibatches
 from rl_training.runtime.actor_learner import ActorLearnerTrainer
-from rl_training.runtime.anchored_updates import fastest_anchored
 from rl_training.runtime.controls import Knobs, Now
+from rl_training.runtime.learner_updates import AnchoredLearner, fastest_learner
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import adam_of, flatten_parameters
 from rl_training.runtime.updates import Far
@@ -50,7 +50,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         self.target_parameters, _ = flatten_parameters(list(self.target.network.parameters()))
         self.target_parameters.copy_(self.optimizer.parameters)
         self.iterations = 0  # batches learned from
-        self.surrogate = fastest_anchored(appo_loss, APPO_SLOPES, self)
+        self.surrogate = fastest_learner(appo_loss, APPO_SLOPES, self, AnchoredLearner, "loss", "evaluate")
         if config.batch_uses > 1:
             carry = self.agent.initial(config.lanes_per_update)
             self.buffer = CircularBuffer(

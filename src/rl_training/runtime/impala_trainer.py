@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from rl_training.algorithms.impala import impala_loss
+from rl_training.algorithms.impala import IMPALA_SLOPES, impala_loss
 from rl_training.algorithms.returns import explained_variance
 from rl_training.data.batch import FragmentBatch
 from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.controls import Knobs, Now
+from rl_training.runtime.learner_updates import TargetLearner, fastest_learner
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam, RMSprop
 from rl_training.runtime.workflows import Result, train
@@ -22,18 +23,21 @@ class IMPALATrainer(ActorLearnerTrainer[IMPALAConfig]):
 
     config_class = IMPALAConfig
     revision = 2  # advantages with gae_lambda below 1
+    transient = ("update",)
 
     def __init__(self, config: IMPALAConfig) -> None:
         super().__init__(config)
         kinds = {"rmsprop": RMSprop, "adam": Adam}
         self.optimizer = kinds[config.optimizer]([self.agent.network], epsilon=config.optimizer_epsilon)
+        self.update = fastest_learner(impala_loss, IMPALA_SLOPES, self, TargetLearner, "loss", "view")
 
     def iterate(self, knobs: Knobs) -> Metrics:
         now = knobs.after(self.config.steps_per_iteration)
         # Trajectories (x, a, r, μ(a|x)) of actors, whose policies μ are some updates old.
         batch, metrics = self.collect(now)
         # One step on the policy gradient, the baseline's error and the entropy.
-        metrics.add(self.learners.step(self.shares(batch), now)[0])
+        learner = self.update.taken() or self.learners
+        metrics.add(learner.step(self.shares(batch), now)[0])
         self.finish(batch)
         return metrics
 

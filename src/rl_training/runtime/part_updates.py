@@ -55,7 +55,7 @@ class FastestPart(Choice):
         critic = self.read is critic_layers
         family = NO_ACTIONS if critic else family_table(self.trainer.agent.family)
         encoder = network.critic_encoder if critic else network.actor_encoder
-        return CompiledUpdate(self.slopes, layers, family, encoder[0], optimizer, normalize=False)
+        return CompiledUpdate(self.slopes, layers, family, encoder[0], optimizer)
 
     def __call__(self) -> Update:
         return self.taken() or self.torch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +10,6 @@ from rl_training.algorithms.ppg import JOINT_SLOPES
 from rl_training.algorithms.slopes import Loss
 from rl_training.kernels.families import FAMILIES, family_table
 from rl_training.kernels.reading import phasic_layers
-from rl_training.runtime.anchored_updates import AnchoredUpdate
 from rl_training.runtime.controls import Now
 from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, is_ours
 from rl_training.trees import Tensors
@@ -28,7 +26,7 @@ def fastest_distillation(loss: Loss, trainer: Any) -> Choice:
 class Distillation:
     """What a trainer does in an auxiliary minibatch, compiled; its optimizers move."""
 
-    def __init__(self, joint: AnchoredUpdate, fit: CompiledUpdate) -> None:
+    def __init__(self, joint: CompiledUpdate, fit: CompiledUpdate) -> None:
         self.joint, self.fit = joint, fit
 
     @classmethod
@@ -39,17 +37,14 @@ class Distillation:
         if layers is None or fit is None or type(family) not in FAMILIES:
             return None
         encode = network.actor_encoder[0]
-        return cls(AnchoredUpdate(JOINT_SLOPES, layers, family_table(family), encode, optimizer), fit)
+        return cls(CompiledUpdate(JOINT_SLOPES, layers, family_table(family), encode, optimizer), fit)
 
     def anchors(self, inputs: Tensors) -> Tensor:
-        return self.joint.anchors(inputs)
+        return self.joint.evaluate(inputs)[1]
 
-    def distil(self, minibatch: Mapping[str, Any], now: Now) -> dict[str, float]:
-        terms = self.joint.differentiate(self.joint.rows(minibatch), now)
-        self.joint.step(now.learning_rate, now.max_grad_norm)
-        rows: Any = {
-            **minibatch,
-            "action": minibatch["return"],
-        }  # a column of any kind: critics read no actions
-        fitted = self.fit.descend(self.fit.whole(rows), now)
-        return terms | {name: float(values[0]) for name, values in fitted.items() if name != "grad_norm"}
+    def distil(self, minibatch: Any, now: Now) -> dict[str, float]:
+        logged: dict[str, list[Any]] = {}
+        for update in (self.joint, self.fit):
+            logged |= update.descend(update.whole(minibatch), now)
+        del logged["grad_norm"]  # which is the policy phase's
+        return {name: values[0] for name, values in logged.items()}

@@ -21,8 +21,9 @@ from rl_training.algorithms.ppo import normalize_advantage
 from rl_training.algorithms.slopes import Loss, Slopes
 from rl_training.data.batch import RolloutBatch, even_parts, minibatches
 from rl_training.errors import NonFiniteError
+from rl_training.kernels.divergences import UNANCHORED, divergence_addresses
 from rl_training.kernels.exact import Shortcut, taken
-from rl_training.kernels.families import FAMILIES, UNMASKED, family_table
+from rl_training.kernels.families import FAMILIES, UNMASKED, evaluate_actions, family_table, num_actions
 from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.minibatches import Learner, Rows, Slope, descend
 from rl_training.kernels.reading import actor_critic_layers
@@ -119,12 +120,13 @@ class CompiledUpdate:
         family: np.ndarray,
         encode: Callable[[Any], Tensor],
         optimizer: Optimizer,
-        normalize: bool,
+        normalize: bool = False,
     ) -> None:
         self.of, self.encode, self.optimizer = of, encode, optimizer
         self.normalized = of.columns.index("advantage") if normalize else -1
-        said, known = (np.zeros((HEIGHT, 3), np.float32) for _ in range(2))
-        self.layers, self.room = layers, (family, layers.output, layers.slopes, said, known)
+        said, known = (np.zeros((HEIGHT, 3 + of.anchored), np.float32) for _ in range(2))
+        held = divergence_addresses() if of.anchored else np.zeros(0, np.int64)
+        self.layers, self.room = layers, (family, layers.output, layers.slopes, said, known, held)
 
     def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Parts:
         whole = self.whole(batch)
@@ -135,20 +137,39 @@ class CompiledUpdate:
         return whole._replace(order=np.concatenate(order), ends=(starts + ends).ravel())
 
     def whole(self, batch: RolloutBatch) -> Parts:
-        with torch.no_grad():
-            inputs = self.encode(batch["obs"]).numpy()
-        count, mask = len(inputs), mask_of(batch["obs"])
         given: Mapping[str, Any] = batch
-        columns = np.empty((count, len(self.of.columns)), np.float32)
+        inputs, actions, masks = self._seen(batch["obs"], given.get("action"))
+        anchors = given["parameters"].numpy() if self.of.anchored else UNANCHORED
+        columns = np.empty((len(inputs), len(self.of.columns)), np.float32)
         for place, name in enumerate(self.of.columns):
             columns[:, place] = given[name].numpy()
-        rows = Rows(
-            np.ascontiguousarray(inputs),
-            np.ascontiguousarray(batch["action"].numpy().reshape(count, -1), np.float32),
-            UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0),
-            columns,
-        )
-        return Parts(rows, np.arange(count), np.array([count]))
+        rows = Rows(inputs, actions, masks, np.ascontiguousarray(anchors), columns)
+        return Parts(rows, np.arange(len(inputs)), np.array([len(inputs)]))
+
+    def _seen(self, obs: Any, action: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The network's inputs, actions, of which a loss may say nothing, and masks."""
+        with torch.no_grad():
+            inputs = np.ascontiguousarray(self.encode(obs).numpy())
+        count, mask = len(inputs), mask_of(obs)
+        if action is None:
+            actions = np.zeros((count, num_actions(self.room[0])), np.float32)
+        else:
+            actions = np.ascontiguousarray(action.numpy().reshape(count, -1), np.float32)
+        return inputs, actions, UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0)
+
+    def evaluate(self, obs: Any, action: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(log π, H, V) [N, 3] of the network as it is now, and its policy's parameters [N, P], from which KL is 0."""
+        inputs, actions, masks = self._seen(obs, action)
+        said = np.empty((len(inputs), 3), np.float32)
+        parameters = np.empty((len(inputs), self.layers.outputs - 1), np.float32)
+        self.layers.pack_forward()
+        for start in range(0, len(inputs), HEIGHT):
+            block = np.arange(start, min(start + HEIGHT, len(inputs)))
+            part = slice(start, start + HEIGHT)
+            outputs = self.layers.forward(inputs, block)
+            evaluate_actions(self.room[0], outputs, actions, masks, block, said[part])
+            parameters[part] = outputs[:, :-1]
+        return torch.from_numpy(said), torch.from_numpy(parameters)
 
     def descend(self, parts: Parts, now: Now, far: Far | None = None) -> Logged:
         knobs = np.array([limit(getattr(now, name)) for name in self.of.knobs])
