@@ -7,7 +7,7 @@ from torch import nn
 from rl_training.algorithms.a2c import a2c_loss
 from rl_training.runtime.a2c_trainer import A2CConfig, A2CTrainer
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.optim import RMSprop
+from rl_training.runtime.optim import Adam, RMSprop, TorchRMSprop
 from rl_training.runtime.ppo_trainer import PPOConfig, PPOTrainer
 from rl_training.state.seeding import seed_everything
 
@@ -48,6 +48,31 @@ def test_the_first_step_for_a_small_gradient_is_small():
     nn.init.zeros_(layer.weight)
     RMSprop([layer]).step(1e-4 * layer(torch.ones(1, 1, dtype=torch.float64)).sum(), 7e-4, None)
     assert -layer.weight.item() == pytest.approx(7e-8, rel=0.01)
+
+
+def test_torch_rmsprop_is_torchs():
+    """Step by step, with gradients from 1e-6 to 10: v from 0, ε outside the root."""
+    torch.manual_seed(1)
+    ours, theirs = nn.Linear(3, 2).double(), nn.Linear(3, 2).double()
+    theirs.load_state_dict(ours.state_dict())
+    optimizer, reference = TorchRMSprop([ours]), torch.optim.RMSprop(theirs.parameters(), 0.01, 0.99, 1e-5)
+    for power in range(-6, 2):
+        inputs = torch.randn(5, 3, dtype=torch.float64)
+        optimizer.step(10.0**power * ours(inputs).square().sum(), 0.01, None)
+        reference.zero_grad()
+        (10.0**power * theirs(inputs).square().sum()).backward()
+        reference.step()
+        torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("rmsprop", RMSprop), ("torch_rmsprop", TorchRMSprop), ("adam", Adam)]
+)
+def test_the_optimizer_is_the_one_of_the_config(name, kind):
+    trainer = A2CTrainer(A2CConfig(env_id="CartPole-v1", optimizer=name, optimizer_epsilon=1e-3))
+    assert type(trainer.optimizer) is kind
+    assert trainer.optimizer.epsilon == 1e-3
+    trainer.close()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])

@@ -30,7 +30,7 @@ from rl_training.networks.encoders import Own
 from rl_training.networks.soft_actor_critic import make_critics
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime import sac_trainer
-from rl_training.runtime.optim import Adam, Optimizer, RMSprop, flatten_parameters
+from rl_training.runtime.optim import Adam, Optimizer, RMSprop, TorchRMSprop, flatten_parameters
 from rl_training.runtime.updates import CompiledUpdate, Far, Fastest, TorchUpdate
 
 BOX = spaces.Box(-1, 1, (5,))
@@ -197,7 +197,7 @@ def test_what_is_no_number_stays_none() -> None:
         assert np.isnan(layers.forward(np.full((1, 2), np.nan, np.float32), np.arange(1))[0, 0]), kind
 
 
-@pytest.mark.parametrize("make", [lambda m: Adam(m, epsilon=1e-5), lambda m: RMSprop(m)])
+@pytest.mark.parametrize("make", [lambda m: Adam(m, epsilon=1e-5), RMSprop, TorchRMSprop])
 @pytest.mark.parametrize("most", [0.5, None])
 def test_a_compiled_step_is_the_optimizers_own(make: Any, most: float | None) -> None:
     torch.manual_seed(1)

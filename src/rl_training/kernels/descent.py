@@ -71,15 +71,15 @@ def adam(parameters, gradient, mean, square, count, settings, rate, most):  # ty
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def rmsprop(parameters, gradient, mean, square, count, settings, rate, most):  # type: ignore[no-untyped-def]
-    """A step of RMSprop with `settings` (decay, ε), ε inside the root; → the norm of the gradient."""
+    """A step of RMSprop with `settings` (decay, ε inside the root, ε outside of it); → the norm of the gradient."""
     norm = norm_of(gradient)
     if not math.isfinite(norm):
         return norm
-    decay, epsilon = settings
+    decay, inside, outside = settings
     scale, step, old, new = _scale(norm, most), np.float32(rate), np.float32(decay), np.float32(1 - decay)
-    least = np.float32(epsilon)
+    least, added = np.float32(inside), np.float32(outside)
     for i in range(len(parameters)):
         slope = gradient[i] = gradient[i] * scale
         square[i] = old * square[i] + new * slope * slope
-        parameters[i] -= step * slope / np.sqrt(square[i] + least)
+        parameters[i] -= step * slope / (np.sqrt(square[i] + least) + added)
     return norm

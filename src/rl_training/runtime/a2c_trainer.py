@@ -8,7 +8,7 @@ from rl_training.algorithms.a2c import A2C_SLOPES, a2c_loss
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import RMSprop
+from rl_training.runtime.optim import optimizer_of
 from rl_training.runtime.updates import Fastest
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.a2c import A2CConfig
@@ -22,7 +22,7 @@ class A2CTrainer(OnPolicyTrainer[A2CConfig]):
 
     def __init__(self, config: A2CConfig) -> None:
         super().__init__(config)
-        self.optimizer = RMSprop([self.agent.network], decay=0.99, epsilon=1e-5)
+        self.optimizer = optimizer_of(config, self.agent.network)
         self.update = Fastest(a2c_loss, A2C_SLOPES, self)
 
     def iterate(self, knobs: Knobs) -> Metrics:

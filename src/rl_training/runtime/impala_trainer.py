@@ -13,7 +13,7 @@ from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.learner_updates import TargetLearner, fastest_learner
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.optim import Adam, RMSprop
+from rl_training.runtime.optim import optimizer_of
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.impala import IMPALAConfig
 
@@ -27,8 +27,7 @@ class IMPALATrainer(ActorLearnerTrainer[IMPALAConfig]):
 
     def __init__(self, config: IMPALAConfig) -> None:
         super().__init__(config)
-        kinds = {"rmsprop": RMSprop, "adam": Adam}
-        self.optimizer = kinds[config.optimizer]([self.agent.network], epsilon=config.optimizer_epsilon)
+        self.optimizer = optimizer_of(config, self.agent.network)
         self.update = fastest_learner(impala_loss, IMPALA_SLOPES, self, TargetLearner, "loss", "view")
 
     def iterate(self, knobs: Knobs) -> Metrics:

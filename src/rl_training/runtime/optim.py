@@ -15,7 +15,7 @@ from rl_training.compiling import address
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.descent import SIGNATURE, Descent, adam, rmsprop
 from rl_training.runtime.controls import Now
-from rl_training.settings.families import AdamSettings
+from rl_training.settings.families import AdamSettings, OptimizerChoice
 from rl_training.state.leaves import require
 from rl_training.state.stateful import Stateful
 
@@ -198,11 +198,43 @@ class RMSprop(Optimizer):
 
     def update(self, learning_rate: float) -> None:
         self.square.mul_(self.decay).addcmul_(self.gradient, self.gradient, value=1 - self.decay)
-        self.parameters.addcdiv_(self.gradient, (self.square + self.epsilon).sqrt_(), value=-learning_rate)
+        self.parameters.addcdiv_(self.gradient, self._spread(), value=-learning_rate)
+
+    def _spread(self) -> Tensor:
+        return (self.square + self.epsilon).sqrt_()
 
     def descent(self) -> Descent:
         nothing = self.square[:0]
-        return self._descent(nothing, self.square, nothing, self.decay, self.epsilon)
+        return self._descent(nothing, self.square, nothing, self.decay, self.epsilon, 0.0)
+
+
+class TorchRMSprop(RMSprop):
+    """RMSprop as torch and stable-baselines3 have it: v starts at 0, and ε stands outside the root.
+
+        θ ← θ - lr · g / (√v + ε)
+
+    Small gradients move as far as large ones: the policy's, where the clipped norm is the critic's.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], *, decay: float = 0.99, epsilon: float = 1e-5) -> None:
+        super().__init__(modules, decay=decay, epsilon=epsilon)
+        self.square.zero_()
+
+    def _spread(self) -> Tensor:
+        return self.square.sqrt().add_(self.epsilon)
+
+    def descent(self) -> Descent:
+        nothing = self.square[:0]
+        return self._descent(nothing, self.square, nothing, self.decay, 0.0, self.epsilon)
+
+
+OPTIMIZERS = {"rmsprop": RMSprop, "torch_rmsprop": TorchRMSprop, "adam": Adam}
+
+
+def optimizer_of(config: OptimizerChoice, *modules: nn.Module) -> RMSprop | Adam:
+    """The optimizer that a config names, with its ε."""
+    kind: type[RMSprop | Adam] = OPTIMIZERS[config.optimizer]
+    return kind(modules, epsilon=config.optimizer_epsilon)
 
 
 class LaProp(Optimizer):

@@ -31,7 +31,7 @@ from rl_training.kernels.tiles import has_fused_multiplication
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.optim import Adam, Optimizer, RMSprop
+from rl_training.runtime.optim import OPTIMIZERS, Optimizer
 
 COMPILED, TORCH = "compiled", "torch"
 NO_STEP = -1.0  # in place of a norm
@@ -301,7 +301,7 @@ def obstacle(config: Any, *optimizers: Optimizer) -> str:
         f"precision {config.precision}": config.precision != "fp32",
         f"{config.torch_threads} threads": (config.torch_threads or 1) != 1,
         "no fused multiply-add on this processor": not has_fused_multiplication(),
-        "an optimizer of one's own": not {type(each) for each in optimizers} <= {Adam, RMSprop},
+        "an optimizer of one's own": not {type(each) for each in optimizers} <= set(OPTIMIZERS.values()),
     }
     return next((name for name, stands in obstacles.items() if stands), "")
 

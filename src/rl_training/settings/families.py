@@ -89,6 +89,18 @@ class AdamSettings(Config):
     optimizer_betas: tuple[Decay, Decay] = field((0.9, 0.999), "Decay rates β₁ and β₂ of Adam's moments.")
 
 
+class OptimizerChoice(Config):
+    """The fields of those that step once per rollout, by RMSprop as published."""
+
+    laid_out_by: ClassVar[tuple[str, ...]] = ("optimizer",)
+
+    optimizer: Literal["rmsprop", "torch_rmsprop", "adam"] = field(
+        "rmsprop",
+        "Optimizer: RMSprop as in TensorFlow 1 (ε inside the root, v from 1), as in torch (ε outside, v from 0), or Adam.",
+    )
+    optimizer_epsilon: float = field(1e-5, "Denominator term ε of the optimizer.", gt=0)
+
+
 class Minibatches(Config):
     """The field of those that cut a rollout into minibatches."""
 
