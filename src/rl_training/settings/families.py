@@ -96,7 +96,7 @@ class OptimizerChoice(Config):
 
     optimizer: Literal["rmsprop", "torch_rmsprop", "adam"] = field(
         "rmsprop",
-        "Optimizer: RMSprop as in TensorFlow 1 (ε inside the root, v from 1), as in torch (ε outside, v from 0), or Adam.",
+        "RMSprop as in TensorFlow 1 (ε inside the root, v from 1) or as in torch (ε outside, v from 0), or Adam.",
     )
     optimizer_epsilon: float = field(1e-5, "Denominator term ε of the optimizer.", gt=0)
 
