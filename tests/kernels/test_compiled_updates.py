@@ -231,6 +231,7 @@ ACTION_SPACES = {
     "multi-categorical": spaces.MultiDiscrete([2, 4, 3]),
     "Bernoulli": spaces.MultiBinary(3),
     "Gaussian": spaces.Box(-1, 1, (3,)),
+    "squashed": spaces.Box(-1, 1, (3,)),
 }
 MASKED = ("categorical", "multi-categorical")
 CASES = [(name, False) for name in ACTION_SPACES] + [(name, True) for name in MASKED]
@@ -247,6 +248,7 @@ def actor_critic(actions: str, masked: bool = False, **settings: Any) -> ActorCr
         ACTION_SPACES[actions],
         normalize_observations=False,
         device="cpu",
+        squash_actions=actions == "squashed",
         **network | settings,
     )
     with torch.no_grad():

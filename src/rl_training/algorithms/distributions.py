@@ -11,9 +11,17 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+LARGEST = (
+    1 - 2**-24
+)  # the last number below 1 in single precision: what tanh rounds to 1 has no logarithm of its slope
+# Gauss-Hermite quadrature: E[f(Z)] = Σ wᵢ f(zᵢ) of a standard normal Z.
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+WEIGHTS = WEIGHTS / math.sqrt(2 * math.pi)
 
 
 class Family(Protocol):
@@ -220,6 +228,39 @@ class DiagonalGaussian:
         square = (2 * log_std).exp() + (mean - other_mean).square()
         spread = other_log_std - log_std
         return (spread + 0.5 * square * (-2 * other_log_std).exp() - 0.5).sum(-1)
+
+
+@dataclass(frozen=True)
+class SquashedGaussian(DiagonalGaussian):
+    """a = tanh(u) in (-1, 1) of D independent normals u, whose means and log standard deviations are the parameters.
+
+    An action is known by its a, in single precision: u is the atanh of that, when it is drawn as when it is looked at
+    again. KL(p ‖ q) is that of the normals, which an invertible function does not change.
+    """
+
+    def sample(self, parameters: Tensor) -> Tensor:
+        return super().sample(parameters).tanh().clamp(-LARGEST, LARGEST)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """The tanh of the mean, which is the median: as SAC acts without noise."""
+        return super().mode(parameters).tanh()
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        """log N(u; μ, σ) - Σ log(1 - tanh² u)."""
+        raw = action.clamp(-LARGEST, LARGEST).atanh()
+        return super().log_prob(parameters, raw) - log_tanh_slope(raw).sum(-1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """H(u) + Σ E[log(1 - tanh² u)], by quadrature: within 1e-3 in each dimension for σ ≤ 1.6, with slopes."""
+        mean, log_std = parameters.chunk(2, -1)
+        nodes, weights = mean.new_tensor(NODES), mean.new_tensor(WEIGHTS)
+        raw = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
+        return super().entropy(parameters) + (log_tanh_slope(raw) @ weights).sum(-1)
+
+
+def log_tanh_slope(raw: Tensor) -> Tensor:
+    """log(1 - tanh² u) = 2 (log 2 - u - softplus(-2u)): exact where 1 - tanh² u is 0 in float32."""
+    return 2 * (math.log(2) - raw - F.softplus(-2 * raw))
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,19 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from rl_training.algorithms.distributions import log_tanh_slope
 from rl_training.compiling import njit
 
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """a = tanh(u), u = μ + σ ε, and its log-density, for μ, log σ, ε of [N, D] → [N, D] and [N].
 
-        log π(a) = Σ log N(u; μ, σ) - log(1 - tanh²u)
-        log(1 - tanh²u) = 2 (log 2 - u - softplus(-2u))
-
-    The second line is exact where 1 - tanh²u is 0 in float32, and its gradient never vanishes.
+    log π(a) = Σ log N(u; μ, σ) - log(1 - tanh²u)
     """
     raw = mean + log_std.exp() * noise
     normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-    slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))
-    return raw.tanh(), (normal - slope).sum(-1)
+    return raw.tanh(), (normal - log_tanh_slope(raw)).sum(-1)
 
 
 def soft_target(

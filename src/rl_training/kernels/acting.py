@@ -18,16 +18,18 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor, nn
 
-from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, Family
+from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, Family, SquashedGaussian
 from rl_training.compiling import njit
 from rl_training.kernels.dense import dense_layers
 from rl_training.kernels.exact import Path, Shortcut, is_exact
+from rl_training.kernels.families import log_tanh_slope, squashed, unsquashed
 from rl_training.kernels.functions import FAST, fast_tanh
 from rl_training.networks.actor_critic import ActionHead, ActorCritic, has_own_forward
 
 # Above this many multiplications per step torch's matrix products win.
 MOST_MULTIPLICATIONS = 300_000
 ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2}
+ACTIONS = (Categorical, DiagonalGaussian, SquashedGaussian)
 
 SILENCE = np.zeros((0, 0))  # no noise, of the same type: for another one numba would compile again
 
@@ -75,7 +77,7 @@ class SmallActorCritic:
     def of(cls, network: ActorCritic, family: Family) -> SmallActorCritic | None:
         """For networks that are dense throughout, with actions of one choice or Gaussian; None for all others."""
         ours = has_own_forward(network) and is_exact(network.actor_head, ActionHead)
-        if not ours or not isinstance(family, Categorical | DiagonalGaussian) or not _readable(network):
+        if not ours or not type(family) not in ACTIONS or not _readable(network):
             return None
         actor = dense_layers(network.actor_encoder, network.actor_head.output)
         critic = dense_layers(network.critic_encoder or network.actor_encoder, network.critic_head)
@@ -98,7 +100,8 @@ class SmallActorCritic:
         else:
             if explore:
                 noise = np.random.standard_normal(shape)
-            action, log_prob = _move(parameters, self.log_std, noise)
+            squashed = type(self.family) is SquashedGaussian
+            action, log_prob = (_squash if squashed else _move)(parameters, self.log_std, noise)
         return {"action": action, "log_prob": log_prob, "value": self._values(rows)}
 
     def value(self, obs: np.ndarray) -> np.ndarray:
@@ -242,5 +245,24 @@ def _move(mean, log_std, noise):  # type: ignore[no-untyped-def]
             if len(noise):
                 mean[i, j] += math.exp(log_std[j]) * noise[i, j]
                 total -= 0.5 * noise[i, j] ** 2
+        log_prob[i] = total
+    return mean, log_prob
+
+
+@njit(nogil=True)
+def _squash(mean, log_std, noise):  # type: ignore[no-untyped-def]
+    """tanh(μ + σ ε), in place of μ, and its log-probability; without noise tanh(μ)."""
+    log_prob = np.zeros(mean.shape[0], np.float32)
+    for i in range(mean.shape[0]):
+        total = 0.0
+        for j in range(mean.shape[1]):
+            raw = np.float64(mean[i, j])
+            if len(noise):
+                raw += math.exp(log_std[j]) * noise[i, j]
+            action = squashed(raw)
+            raw = unsquashed(action)
+            away = (raw - mean[i, j]) * math.exp(-log_std[j])
+            total -= 0.5 * away * away + log_std[j] + 0.5 * math.log(2 * math.pi) + log_tanh_slope(raw)
+            mean[i, j] = action
         log_prob[i] = total
     return mean, log_prob

@@ -12,20 +12,24 @@ import numpy as np
 from numba import types
 
 from rl_training.algorithms.distributions import (
+    LARGEST,
+    NODES,
+    WEIGHTS,
     Bernoulli,
     Categorical,
     DiagonalGaussian,
     Family,
     MultiCategorical,
+    SquashedGaussian,
 )
 from rl_training.algorithms.masking import BLOCKED
 from rl_training.compiling import address, call_at, njit
 from rl_training.dynamics.chance import normal, uniform
 
-FAMILIES = (Categorical, MultiCategorical, Bernoulli, DiagonalGaussian)
+FAMILIES = (Categorical, MultiCategorical, Bernoulli, DiagonalGaussian, SquashedGaussian)
 # Of a row: what it is, its first output, how many, its first action, and where its functions lie.
 KIND, FIRST, SIZE, ACTION, EVALUATE, DIFFERENTIATE = range(6)
-CHOICE, COINS, NORMALS = range(3)
+CHOICE, COINS, NORMALS, SQUASHED = range(4)
 PLACES, ROWS, INDICES = (types.int64,) * 3, types.float32[:, ::1], types.int64[::1]
 EVALUATION = types.void(*PLACES, ROWS, ROWS, INDICES, ROWS)
 SLOPES = types.void(*PLACES, ROWS, ROWS, INDICES, ROWS, ROWS)
@@ -49,7 +53,8 @@ def family_table(family: Family) -> np.ndarray:
         rows = [(COINS, 0, family.num_coins, 0)]
     else:
         assert isinstance(family, DiagonalGaussian)
-        rows = [(NORMALS, 0, family.num_dimensions, 0)]
+        kind = SQUASHED if isinstance(family, SquashedGaussian) else NORMALS
+        rows = [(kind, 0, family.num_dimensions, 0)]
     return np.array([(*row, *_addresses(row[KIND])) for row in rows], np.int64)
 
 
@@ -61,14 +66,14 @@ def num_actions(family: np.ndarray) -> int:
 
 def _addresses(kind: int) -> tuple[int, int]:
     """Where the functions of one kind lie: the others need not be compiled."""
-    evaluate = (_choose, _flip, _measure)[kind]
-    slopes = (_choice_slopes, _coin_slopes, _normal_slopes)[kind]
+    evaluate = (_choose, _flip, _measure, _measure_squashed)[kind]
+    slopes = (_choice_slopes, _coin_slopes, _normal_slopes, _squashed_slopes)[kind]
     return address(evaluate, EVALUATION), address(slopes, SLOPES)
 
 
 def drawing(family: np.ndarray) -> np.ndarray:
     """Where the functions lie that draw actions, for each row of a family's table."""
-    draws = (draw_choices, draw_coins, draw_normals)
+    draws = (draw_choices, draw_coins, draw_normals, draw_squashed)
     return np.array([address(draws[kind], DRAW) for kind in family[:, KIND]], np.int64)
 
 
@@ -139,6 +144,49 @@ def _measure(first, size, at, outputs, actions, rows, known):  # type: ignore[no
 
 
 @njit(nogil=True, error_model="numpy")
+def squashed(raw):  # type: ignore[no-untyped-def]
+    """tanh u in single precision, inside (-1, 1)."""
+    return np.float32(min(max(math.tanh(raw), -LARGEST), LARGEST))
+
+
+@njit(nogil=True, error_model="numpy")
+def unsquashed(action):  # type: ignore[no-untyped-def]
+    """atanh a, for |a| < 1 or cut to that."""
+    held = min(max(np.float64(action), -LARGEST), LARGEST)
+    return 0.5 * (math.log1p(held) - math.log1p(-held))
+
+
+@njit(nogil=True, error_model="numpy")
+def log_tanh_slope(raw):  # type: ignore[no-untyped-def]
+    """log(1 - tanh² u), as `algorithms.distributions` has it; even in u."""
+    size = abs(raw)
+    return 2 * (math.log(2.0) - size - math.log1p(math.exp(-2 * size)))
+
+
+@njit(nogil=True, error_model="numpy")
+def _measure_squashed(first, size, at, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
+    _measure(first, size, at, outputs, _raw(size, at, actions, rows), np.arange(len(outputs)), known)
+    for i in range(len(outputs)):
+        for k in range(size):
+            mean, std = np.float64(outputs[i, first + k]), math.exp(outputs[i, first + size + k])
+            shift = 0.0
+            for node in range(len(NODES)):
+                shift += WEIGHTS[node] * log_tanh_slope(mean + std * NODES[node])
+            known[i, LOG_PROB] -= log_tanh_slope(unsquashed(actions[rows[i], at + k]))
+            known[i, ENTROPY] += shift
+
+
+@njit(nogil=True, error_model="numpy")
+def _raw(size, at, actions, rows):  # type: ignore[no-untyped-def]
+    """atanh of some rows' actions, in the same columns."""
+    raw = np.empty((len(rows), at + size), np.float32)
+    for i in range(len(rows)):
+        for k in range(at, at + size):
+            raw[i, k] = unsquashed(actions[rows[i], k])
+    return raw
+
+
+@njit(nogil=True, error_model="numpy")
 def _sigmoid(x):  # type: ignore[no-untyped-def]
     return ONE / (ONE + np.float32(math.exp(-x)))
 
@@ -150,6 +198,7 @@ def action_slopes(family, outputs, actions, masks, rows, known, slopes):  # type
         of logits:  ∂log π(a) / ∂lⱼ = [j = a] - pⱼ        ∂H / ∂lⱼ = -pⱼ (log pⱼ + H)
         of a coin:  ∂log π(a) / ∂l = a - p                ∂H / ∂l = -l p (1 - p)
         of normals: ∂log π(a) / ∂μ = z / σ,  ∂log π(a) / ∂log σ = z² - 1 with z = (a - μ) / σ,  ∂H / ∂log σ = 1
+        squashed:   the same with z = (atanh a - μ) / σ; to ∂H add E[-2 tanh u] and E[-2 tanh(u) (u - μ)], u ~ N(μ, σ)
 
     `outputs` are as `evaluate_actions` left them.
     """
@@ -196,6 +245,22 @@ def _normal_slopes(first, size, at, outputs, actions, rows, known, slopes):  # t
 
 
 @njit(nogil=True, error_model="numpy")
+def _squashed_slopes(first, size, at, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
+    raw = _raw(size, at, actions, rows)
+    _normal_slopes(first, size, at, outputs, raw, np.arange(len(outputs)), known, slopes)
+    for i in range(len(outputs)):
+        for k in range(size):
+            mean, std = np.float64(outputs[i, first + k]), math.exp(outputs[i, first + size + k])
+            along_mean = along_log_std = 0.0
+            for node in range(len(NODES)):
+                slope = -2 * WEIGHTS[node] * math.tanh(mean + std * NODES[node])
+                along_mean += slope
+                along_log_std += slope * std * NODES[node]
+            slopes[i, first + k] += known[i, ENTROPY] * along_mean
+            slopes[i, first + size + k] += known[i, ENTROPY] * along_log_std
+
+
+@njit(nogil=True, error_model="numpy")
 def draw_choices(first, size, at, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
     """An index by its probability ∝ exp(logit), row by row, and its log-probability; one uniform number decides."""
     for i in range(len(outputs)):
@@ -236,3 +301,15 @@ def draw_normals(first, size, at, outputs, actions, log_probs, chance):  # type:
             noise, log_std = normal(chance), np.float64(outputs[i, first + size + k])
             actions[i, at + k] = outputs[i, first + k] + math.exp(log_std) * noise
             log_probs[i] -= 0.5 * noise * noise + log_std + HALF_LOG_2_PI
+
+
+@njit(nogil=True, error_model="numpy")
+def draw_squashed(first, size, at, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+    """a = tanh(μ + σ ε) from outputs (μ, log σ), and its log-density: that of the a which is kept."""
+    for i in range(len(outputs)):
+        for k in range(size):
+            mean, log_std = np.float64(outputs[i, first + k]), np.float64(outputs[i, first + size + k])
+            actions[i, at + k] = squashed(mean + math.exp(log_std) * normal(chance))
+            raw = unsquashed(actions[i, at + k])
+            away = (raw - mean) * math.exp(-log_std)
+            log_probs[i] -= 0.5 * away * away + log_std + HALF_LOG_2_PI + log_tanh_slope(raw)

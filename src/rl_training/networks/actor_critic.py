@@ -17,6 +17,7 @@ from rl_training.algorithms.distributions import (
     Family,
     Joint,
     MultiCategorical,
+    SquashedGaussian,
 )
 from rl_training.algorithms.masking import mask_logits
 from rl_training.kernels.dense import DenseStack
@@ -26,8 +27,8 @@ from rl_training.settings.families import LOG_STD_BOUNDS
 from rl_training.trees import Tensors, space_leaves
 
 
-def action_family(space: spaces.Space) -> Family:
-    """The distribution of actions for an action space."""
+def action_family(space: spaces.Space, squash: bool = False) -> Family:
+    """The distribution of actions for an action space; `squash` holds continuous ones in it by tanh."""
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
@@ -35,11 +36,11 @@ def action_family(space: spaces.Space) -> Family:
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(int(space.shape[0]))
     if isinstance(space, spaces.Box):
-        return DiagonalGaussian(math.prod(space.shape))
+        return (SquashedGaussian if squash else DiagonalGaussian)(math.prod(space.shape))
     leaves = list(space_leaves(space))
     # A choice as a row of one, so that the actions of all parts have a dimension to be joined along.
     families = [
-        MultiCategorical((int(leaf.n),)) if isinstance(leaf, spaces.Discrete) else action_family(leaf)
+        MultiCategorical((int(leaf.n),)) if isinstance(leaf, spaces.Discrete) else action_family(leaf, squash)
         for leaf in leaves
     ]
     return Joint(tuple(families), tuple(math.prod(leaf.shape or ()) for leaf in leaves))

@@ -14,12 +14,23 @@ from rl_training.algorithms.distributions import DiagonalGaussian, Joint
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import num_choices, refuse_empty_masks
 from rl_training.envs.compiled import AnyEnvironments
+from rl_training.envs.spaces import ActionCodec
+from rl_training.errors import ConfigError
 from rl_training.kernels.acting import InMemory, SmallActorCritic
 from rl_training.kernels.exact import taken
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.policies.base import NetworkPolicy
 from rl_training.policies.in_lanes import WholeRollouts
-from rl_training.trees import Arrays, Tensors
+from rl_training.trees import Arrays, Tensors, space_leaves
+
+
+def refuse_unbounded(action_space: spaces.Space) -> None:
+    """Refuse continuous actions without bounds: tanh would hold them in (-1, 1), and nobody said that."""
+    for leaf in space_leaves(action_space):
+        if isinstance(leaf, spaces.Box) and not ActionCodec(leaf).bounded.all():
+            raise ConfigError(
+                "squash_actions needs bounds in every dimension of the action", ("squash_actions",)
+            )
 
 
 class ActorCriticPolicy(NetworkPolicy):
@@ -37,10 +48,14 @@ class ActorCriticPolicy(NetworkPolicy):
         normalize_observations: bool,
         device: str,
         precision: str = "fp32",
+        squash_actions: bool = False,
         **network: Any,
     ) -> None:
         super().__init__(observation_space, normalize_observations, device)
-        self.family, self.choices = action_family(action_space), num_choices(action_space)
+        if squash_actions:
+            refuse_unbounded(action_space)
+        self.family = action_family(action_space, squash_actions)
+        self.choices = num_choices(action_space)
         self.precision = precision
         self.network = self.network_class(observation_space, self.family, **network).to(self.device)
         make = partial(SmallActorCritic.of, family=self.family)

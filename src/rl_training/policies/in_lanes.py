@@ -15,7 +15,7 @@ from rl_training.data.normalization import CLIP, EPSILON, ObservationNormalizer
 from rl_training.envs.compiled import CompiledEnvironments, flat_size
 from rl_training.envs.spaces import ActionCodec
 from rl_training.kernels.exact import Shortcut, is_exact
-from rl_training.kernels.families import FAMILIES, KIND, NORMALS, drawing, family_table, num_actions
+from rl_training.kernels.families import FAMILIES, KIND, NORMALS, SQUASHED, drawing, family_table, num_actions
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import actor_critic_layers
 from rl_training.kernels.rollouts import Acting, Rolled, Scaling, roll
@@ -92,7 +92,7 @@ class WholeRollouts:
 
     def _actions(self, drawn: np.ndarray) -> np.ndarray:
         """Actions [T, B, K] as the family has them."""
-        if self.family[0, KIND] == NORMALS:
+        if self.family[0, KIND] in (NORMALS, SQUASHED):
             return drawn
         chosen = drawn.astype(np.int64)
         return chosen[..., 0] if isinstance(self.policy.family, Categorical) else chosen

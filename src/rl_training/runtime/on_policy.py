@@ -31,6 +31,7 @@ def policy_settings(config: OnPolicyConfig | ActorLearnerConfig | BCConfig) -> d
     """What an actor-critic policy is built from, besides the spaces."""
     network = ("activation", "image_encoder", "shared_trunk", "log_std_init", "state_dependent_std")
     names = (*network, "critic_sizes", "hidden_sizes", "normalize_observations", "device", "precision")
+    names = (*names, "squash_actions")
     settings = {name: getattr(config, name) for name in names}
     actor_sizes, *own = (
         getattr(config, name) for name in ("actor_sizes", "network", "encoder", "layer_norm")

@@ -61,6 +61,10 @@ class BCConfig(AdamSettings):
         return True  # a critic is a part of every actor-critic; nothing teaches it here
 
     @property
+    def squash_actions(self) -> bool:
+        return False  # an expert's action at its bound would be infinitely far away
+
+    @property
     def actor_sizes(self) -> None:
         return None
 

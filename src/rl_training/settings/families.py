@@ -55,6 +55,9 @@ class OnPolicyConfig(Config):
     state_dependent_std: bool = field(
         False, "Let the log standard deviation of continuous actions depend on the state, within [-5, 2]."
     )
+    squash_actions: bool = field(
+        False, "Squash continuous actions into their bounds with tanh, in place of clipping them."
+    )
 
     @property
     def steps_per_iteration(self) -> int:
