@@ -81,6 +81,17 @@ RUNS: dict[str, dict[str, Any]] = {
         learning_rate_warmup_steps=500,
         target_kl=0.02,
     ),
+    "ppo-two-rates": dict(  # and squashed actions
+        algo="ppo",
+        env_id="Pendulum-v1",
+        total_timesteps=2000,
+        num_envs=3,
+        num_steps=50,
+        squash_actions=True,
+        critic_learning_rate=3e-3,
+        critic_learning_rate_schedule="linear",
+        ent_coef=0.01,
+    ),
     "ppo-compiled": dict(  # lanes of a few numbers, which nothing has to be played again for
         algo="ppo",
         env_id="CartPole-v1",

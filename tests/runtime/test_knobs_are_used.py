@@ -23,7 +23,12 @@ from rl_training.state.seeding import fold, seed_everything
 
 ROLLOUTS: dict[str, Any] = dict(num_envs=2, num_steps=16, learning_rate=1e-2, ent_coef=0.1, vf_coef=0.5)
 SURROGATE = ROLLOUTS | dict(
-    num_minibatches=2, update_epochs=2, clip_coef=0.2, value_clip_coef=0.2, target_kl=0.01
+    num_minibatches=2,
+    update_epochs=2,
+    clip_coef=0.2,
+    value_clip_coef=0.2,
+    target_kl=0.01,
+    critic_learning_rate=1e-2,
 )
 ACTORS: dict[str, Any] = dict(
     num_actors=2, fleet="inline", rho_bar=1.0, policy_rho_bar=1.0, c_bar=1.0, gae_lambda=0.9

@@ -70,6 +70,32 @@ def adam(parameters, gradient, mean, square, count, settings, rate, most):  # ty
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+def two_rate_adam(parameters, gradient, mean, square, count, settings, rate, most):  # type: ignore[no-untyped-def]
+    """The same with another rate in some ranges of the parameters; `settings`: β₁, β₂, ε, that rate, first, end, …"""
+    norm = norm_of(gradient)
+    if not math.isfinite(norm):
+        return norm
+    count[0] += 1
+    beta, gamma = settings[0], settings[1]
+    scale, first, second = _scale(norm, most), np.float32(beta), np.float32(gamma)
+    new, squared = np.float32(1 - beta), np.float32(1 - gamma)
+    bias = 1 - beta ** count[0]
+    along, apart = np.float32(rate / bias), np.float32(settings[3] / bias)
+    spread, least = np.float32(1 / math.sqrt(1 - gamma ** count[0])), np.float32(settings[2])
+    start, end, part = 0, np.int64(settings[4]), 4
+    while start < len(parameters):
+        step = along if part % 2 == 0 else apart
+        for i in range(start, end):
+            slope = gradient[i] = gradient[i] * scale
+            mean[i] = first * mean[i] + new * slope
+            square[i] = second * square[i] + squared * slope * slope
+            parameters[i] -= step * mean[i] / (np.sqrt(square[i]) * spread + least)
+        part += 1
+        start, end = end, np.int64(settings[part]) if part < len(settings) else len(parameters)
+    return norm
+
+
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def rmsprop(parameters, gradient, mean, square, count, settings, rate, most):  # type: ignore[no-untyped-def]
     """A step of RMSprop with `settings` (decay, ε inside the root, ε outside of it); → the norm of the gradient."""
     norm = norm_of(gradient)

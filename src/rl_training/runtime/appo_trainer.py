@@ -19,7 +19,7 @@ from rl_training.runtime.actor_learner import ActorLearnerTrainer
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.learner_updates import AnchoredLearner, fastest_learner
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.optim import adam_of, flatten_parameters
+from rl_training.runtime.optim import actor_critic_adam, flatten_parameters, set_critic_rate
 from rl_training.runtime.updates import Far
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.appo import APPOConfig
@@ -43,7 +43,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
 
     def __init__(self, config: APPOConfig) -> None:
         super().__init__(config)
-        self.optimizer = adam_of(config, self.agent.network)
+        self.optimizer = actor_critic_adam(config, self.agent.network)
         # The target network sees observations as the online one does, and starts as its copy.
         self.target = self.make_agent(config, self.observation_space, self.action_space)
         self.target.normalizer = self.agent.normalizer
@@ -95,6 +95,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
             "parameters": view.parameters,
         }
         # Several epochs of the clipped surrogate around the target network's policy.
+        set_critic_rate(self.optimizer, now)
         learner = self.surrogate.taken() or self.learners
         scaled = Now(vars(now) | {"kl_coef": now.kl_coef * self.kl_scale})
         for shares in self.minibatches(rows, batch, now.update_epochs):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.compiling import address
 from rl_training.errors import NonFiniteError
-from rl_training.kernels.descent import SIGNATURE, Descent, adam, rmsprop
+from rl_training.kernels.descent import SIGNATURE, Descent, adam, rmsprop, two_rate_adam
 from rl_training.runtime.controls import Now
 from rl_training.settings.families import AdamSettings, OptimizerChoice
 from rl_training.state.leaves import require
@@ -76,7 +76,7 @@ class Optimizer(Stateful):
     def descend(self, learning_rate: float, max_grad_norm: float) -> float:
         """The same step in compiled code, down the gradient that is in place already; its norm before scaling."""
         _, *arrays = self.descent()
-        norm: float = type(self).compiled_step(*arrays, learning_rate, max_grad_norm)
+        norm: float = self._compiled()(*arrays, learning_rate, max_grad_norm)
         if not math.isfinite(norm):
             raise NonFiniteError(self.first_not_finite())
         return norm
@@ -85,9 +85,12 @@ class Optimizer(Stateful):
         """Itself, as compiled code reads it."""
         raise NotImplementedError
 
+    def _compiled(self) -> Any:
+        return type(self).compiled_step
+
     def _descent(self, mean: Tensor, square: Tensor, steps: Tensor, *settings: float) -> Descent:
         return Descent(
-            address(type(self).compiled_step, SIGNATURE),
+            address(self._compiled(), SIGNATURE),
             self.parameters.numpy(),
             self.gradient.numpy(),
             mean.numpy(),
@@ -143,14 +146,15 @@ class Adam(Optimizer):
 
     def update(self, learning_rate: float) -> None:
         self.count += 1
+        self._move([slice(None)], learning_rate)
+
+    def _move(self, ranges: Sequence[slice], learning_rate: float) -> None:
         # torch's own kernel does in one pass what ten operations would do.
+        vectors = (self.parameters, self.gradient, self.mean, self.square)
         torch._fused_adam_(
-            [self.parameters],
-            [self.gradient],
-            [self.mean],
-            [self.square],
+            *([vector[part] for part in ranges] for vector in vectors),
             [],
-            [self.count],
+            [self.count] * len(ranges),
             lr=learning_rate,
             beta1=self.betas[0],
             beta2=self.betas[1],
@@ -164,9 +168,59 @@ class Adam(Optimizer):
         return self._descent(self.mean, self.square, self.count.view(1), *self.betas, self.epsilon)
 
 
+class TwoRateAdam(Adam):
+    """Adam with a learning rate of their own for the parameters whose names begin with `apart`.
+
+    `apart_rate` is said before a step, for that step; without it all parameters have one rate.
+    """
+
+    transient = ("within", "apart", "apart_rate")
+
+    def __init__(self, module: nn.Module, apart: str, **settings: Any) -> None:
+        super().__init__([module], **settings)
+        self.apart_rate: float | None = None
+        self.within: list[slice] = []  # ranges of parameters with the common rate, and those of the others
+        self.apart: list[slice] = []
+        first = 0
+        for name, size in self.names:
+            ranges = self.apart if name.startswith(apart) else self.within
+            begins = ranges.pop().start if ranges and ranges[-1].stop == first else first
+            ranges.append(slice(begins, first + size))
+            first += size
+
+    def update(self, learning_rate: float) -> None:
+        if self.apart_rate is None:
+            super().update(learning_rate)
+        else:
+            self.count += 1
+            self._move(self.within, learning_rate)
+            self._move(self.apart, self.apart_rate)
+
+    def _compiled(self) -> Any:
+        return adam if self.apart_rate is None else two_rate_adam
+
+    def descent(self) -> Descent:
+        if self.apart_rate is None:
+            return super().descent()
+        ranges = [float(place) for part in self.apart for place in (part.start, part.stop)]
+        settings = (*self.betas, self.epsilon, self.apart_rate, *ranges)
+        return self._descent(self.mean, self.square, self.count.view(1), *settings)
+
+
 def adam_of(config: AdamSettings, *modules: nn.Module) -> Adam:
     """Adam over all parameters of some modules, with the ε and the β of a config."""
     return Adam(modules, betas=config.optimizer_betas, epsilon=config.optimizer_epsilon)
+
+
+def actor_critic_adam(config: AdamSettings, network: nn.Module) -> TwoRateAdam:
+    """The same over an actor-critic whose critic may have a learning rate of its own; a shared trunk is the actor's."""
+    return TwoRateAdam(network, "critic_", betas=config.optimizer_betas, epsilon=config.optimizer_epsilon)
+
+
+def set_critic_rate(optimizer: object, now: Now) -> None:
+    """Let the critic learn at its own rate from now on, or at that of all; an optimizer of one's own is left alone."""
+    if isinstance(optimizer, TwoRateAdam):
+        optimizer.apart_rate = now.critic_learning_rate
 
 
 def rate(now: Now, part: str) -> float:

@@ -9,7 +9,7 @@ from rl_training.data.batch import Rollout
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import adam_of
+from rl_training.runtime.optim import actor_critic_adam, set_critic_rate
 from rl_training.runtime.updates import Far, Fastest, Update
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.families import OnPolicyConfig
@@ -27,7 +27,7 @@ class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
 
     def __init__(self, config: PPOConfigT) -> None:
         super().__init__(config)
-        self.optimizer = adam_of(config, self.agent.network)
+        self.optimizer = actor_critic_adam(config, self.agent.network)
         self.surrogate = Fastest(ppo_loss, PPO_SLOPES, self)
 
     def iterate(self, knobs: Knobs) -> Metrics:
@@ -49,6 +49,7 @@ class PPOTrainer(OnPolicyTrainer[PPOConfigT]):
 
 def optimize_surrogate(update: Update, parts: Any, now: Now, metrics: Metrics) -> None:
     """A step of the clipped surrogate on each minibatch, until the policy is far from the one that acted."""
+    set_critic_rate(update.optimizer, now)
     far = None if now.target_kl is None else Far("approx_kl", 1.5 * now.target_kl)
     metrics.extend(update.descend(parts, now, far))
 

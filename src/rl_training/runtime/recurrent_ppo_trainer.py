@@ -11,7 +11,7 @@ from rl_training.policies.recurrent import RecurrentPolicy
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import adam_of
+from rl_training.runtime.optim import actor_critic_adam
 from rl_training.runtime.ppo_trainer import optimize_surrogate
 from rl_training.runtime.updates import Evaluated, TorchUpdate
 from rl_training.runtime.workflows import Result, train
@@ -28,7 +28,7 @@ class RecurrentPPOTrainer(OnPolicyTrainer[RecurrentPPOConfig]):
 
     def __init__(self, config: RecurrentPPOConfig) -> None:
         super().__init__(config)
-        self.optimizer = adam_of(config, self.agent.network)
+        self.optimizer = actor_critic_adam(config, self.agent.network)
         self.surrogate = TorchUpdate(
             ppo_loss, PPO_SLOPES, self.evaluate, self.optimizer, config.normalize_advantages
         )

@@ -31,7 +31,7 @@ from rl_training.kernels.tiles import has_fused_multiplication
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.optim import OPTIMIZERS, Optimizer
+from rl_training.runtime.optim import OPTIMIZERS, Optimizer, TwoRateAdam
 
 COMPILED, TORCH = "compiled", "torch"
 NO_STEP = -1.0  # in place of a norm
@@ -54,6 +54,8 @@ class Far(NamedTuple):
 
 class Update(Protocol):
     """A loss, a network and an optimizer."""
+
+    optimizer: Optimizer
 
     def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Any:
         """Rows [N, ...] in shuffled minibatches, `epochs` times over."""
@@ -295,13 +297,14 @@ def is_ours(trainer: object, method: str, module: str) -> bool:
 
 def obstacle(config: Any, *optimizers: Optimizer) -> str:
     """Why nothing can be compiled, whatever the network is; empty where it can."""
+    known = {*OPTIMIZERS.values(), TwoRateAdam}
     obstacles = {
         "compiled_updates is false": not config.compiled_updates,
         f"device {config.device}": config.device != "cpu",
         f"precision {config.precision}": config.precision != "fp32",
         f"{config.torch_threads} threads": (config.torch_threads or 1) != 1,
         "no fused multiply-add on this processor": not has_fused_multiplication(),
-        "an optimizer of one's own": not {type(each) for each in optimizers} <= set(OPTIMIZERS.values()),
+        "an optimizer of one's own": not {type(each) for each in optimizers} <= known,
     }
     return next((name for name, stands in obstacles.items() if stands), "")
 

@@ -134,6 +134,11 @@ class Surrogate(Config):
     target_kl: float | None = knob(
         None, "Stop the update early once the KL exceeds 1.5 times this, in nats; none: never.", limit=True
     )
+    critic_learning_rate: float | None = knob(
+        None,
+        "Learning rate of the critic, a shared trunk apart; none: learning_rate.",
+        aliases=("critic_lr",),
+    )
     normalize_advantages: bool = field(True, "Normalise advantages per minibatch.")
     shared_trunk: bool = field(False, "Share the encoder between actor and critic.")
 
