@@ -316,7 +316,13 @@ def wrong_timing(run: Path) -> list[str]:
 
 
 def test_every_metric_is_documented(tmp_path: Path, trained_run: Callable[[str], Path]) -> None:
-    changes = ["total_timesteps=2000", "eval_episodes=1", "target_kl=0.1", "value_clip_coef=1"]
+    changes = [
+        "total_timesteps=2000",
+        "eval_episodes=1",
+        "target_kl=0.1",
+        "value_clip_coef=1",
+        "critic_lr=1e-3",
+    ]
     run = train(load_config("ppo/cartpole", changes), run_dir=tmp_path / "run").run_dir
     timing = json.loads((run / "timing.jsonl").read_text().splitlines()[0])
     common = {name for row in table("docs/metrics.md", "name") for name in names(row[0])}
