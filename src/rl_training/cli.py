@@ -21,6 +21,7 @@ from rl_training.commands.compare import compare
 from rl_training.commands.describe import describe
 from rl_training.commands.doctor import doctor
 from rl_training.commands.evaluate import evaluate
+from rl_training.commands.evolve import evolve
 from rl_training.commands.export import export
 from rl_training.commands.fork import fork
 from rl_training.commands.list import list_configs
@@ -120,6 +121,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "schedule": schedule,
     "check-env": check_env,
     "tune": tune,
+    "evolve": evolve,
     "fork": fork,
     "play": play,
     "export": export,

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import KINDS, RUNS
+from runs import KINDS, RUNS, in_child, kill_at_file_call
 from test_cli import cli, refused, write
 
 from rl_training import load_config, train
@@ -274,3 +274,29 @@ def test_whole_numbers_stay_whole_and_numbers_numbers():
     with pytest.raises(ConfigError, match="no such file"):
         read_space("absent.yaml", config)
     train(space.config(config, space.ask(Corner(True))), run_dir="run")
+
+
+def test_halving_trains_few_trials_to_the_end_and_survives_kills(folder):
+    base = load_config(folder / "config.yaml", {"vectorization": "sync"})
+    for name in ("one", "two"):
+        study.begin_study(base, "space.yaml", study.Settings(6, halving=2), name)
+    done = study.run_study("one")
+
+    def killed(number):
+        kill_at_file_call(number)
+        study.run_study("two")
+
+    assert [in_child(killed, number) for number in (100, 150, 90)] == [None] * 3
+    study.run_study("two")
+    assert trials("one") == trials("two")
+    assert Path("one/best.yaml").read_bytes() == Path("two/best.yaml").read_bytes()
+    reached = [max(trial[4]) for trial in trials("one")]
+    assert sorted(reached) == [256, 256, 256, 512, 512, 1024]  # rungs of 6, 3 and 1 trials
+    best = next(trial for trial in trials("one") if trial[1] == "COMPLETE")
+    assert done.best["number"] == best[0] and best[4].keys() == {256, 512, 1024}
+    for rung in (256, 512):  # whoever went on was among the best there
+        here = {trial[0]: trial[4][rung] for trial in trials("one") if rung in trial[4]}
+        on = [number for number, trial in enumerate(trials("one")) if max(trial[4]) > rung]
+        assert min(here[number] for number in on) >= max(
+            score for number, score in here.items() if number not in on
+        )

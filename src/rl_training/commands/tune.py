@@ -48,6 +48,13 @@ def tune(
         bool,
         typer.Option("--no-pruning", help="Train every trial to the end."),
     ] = False,
+    halving: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Successive halving: one trial in so many goes on from each rung, 3 is usual; 0: none.",
+        ),
+    ] = 0,
     trust: Trust = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -68,9 +75,11 @@ def tune(
     else:
         if space is None or trials is None:
             raise typer.BadParameter("a new search needs --space FILE and --trials N")
+        if halving == 1:
+            raise typer.BadParameter("--halving 1 would drop no trial; 3 is usual")
         from rl_training.settings.loading import load_config
 
-        settings = study.Settings(trials, startup, not no_pruning)
+        settings = study.Settings(trials, startup, not no_pruning, halving)
         folder = study.begin_study(load_config(config, overrides or ()), space, settings, run_dir)
         trust = True  # the user wrote the config
     with showing(quiet) as display:

@@ -147,11 +147,11 @@ class Engine:
         """Go on in another run directory, which holds the checkpoint this run was restored from."""
         self.run, self.store.folder, self.last_good = run, run.replay, checkpoint
 
-    def train(self) -> Result:
-        """Run to the end, or until a signal asks to stop after the current iteration."""
+    def train(self, until: float = math.inf) -> Result:
+        """Run to the end, to the iteration that reaches `until`, or until a signal asks to stop after this one."""
         config, progress, total = self.config, self.progress, self.config.total_timesteps
         with stop_signals() as stop, self.running(tracked=True):
-            self.advance(stop)
+            self.advance(stop, until)
             for text in self.controls.unheard() if progress.is_over(total) else ():
                 self.display.warning(text)
             self.save_here()  # a signal came between two checkpoints, or someone removed the last one

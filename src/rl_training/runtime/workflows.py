@@ -100,9 +100,13 @@ def end_caller(number: int | None) -> None:
 
 
 def train_until_stopped(
-    config: Config | Mapping[str, Any], *, run_dir: str | Path | None = None, display: Display | None = None
+    config: Config | Mapping[str, Any],
+    *,
+    run_dir: str | Path | None = None,
+    display: Display | None = None,
+    until: float = math.inf,
 ) -> Result:
-    """As `train`, but a signal only ends the run: the result says which one.
+    """As `train`, but a signal only ends the run: the result says which one. It may also end at step `until`.
 
     The trainer and the observers are created first, so that an error in a config, an environment or user code leaves no
     directory behind.
@@ -120,7 +124,7 @@ def train_until_stopped(
             display.message(told)
         for text in idle_knobs(config):
             display.warning(text)
-        return run_engine(Engine(trainer, config, run, display, watch), threads)
+        return run_engine(Engine(trainer, config, run, display, watch), threads, until)
 
 
 @contextmanager
@@ -201,8 +205,9 @@ def resume_until_stopped(
     trust: bool = False,
     expected: Config | None = None,
     accept_damaged_log: bool = False,
+    until: float = math.inf,
 ) -> Result:
-    """As `resume`, but a signal only ends the run: the result says which one.
+    """As `resume`, but a signal only ends the run: the result says which one. It may also end at step `until`.
 
     With `expected`, the run must have exactly that config.
     """
@@ -224,7 +229,7 @@ def resume_until_stopped(
             run.note(ACCEPTED_DAMAGE, **left.damage)
         if left.changed and not engine.is_over:
             run.note(RESUMED_ELSEWHERE, step=engine.progress.steps, changed=left.changed)
-        return run_engine(engine, left.threads)
+        return run_engine(engine, left.threads, until)
 
 
 class Left(NamedTuple):
@@ -659,11 +664,11 @@ def _manifest_near(path: Path) -> Mapping[str, Any]:
     return {}
 
 
-def run_engine(engine: Engine, threads: int) -> Result:
+def run_engine(engine: Engine, threads: int, until: float = math.inf) -> Result:
     # The order of floating-point sums depends on the number of threads: it is part of a run's identity.
     torch.set_num_threads(threads)
     keep_freed_memory()
-    return engine.train()
+    return engine.train(until)
 
 
 def _read_policy(path: Path, checkpoint: Which) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,23 +89,24 @@ def fork_until_stopped(
     display: Display | None = None,
     trust: bool = False,
     accept_damaged_log: bool = False,
+    until: float = math.inf,
 ) -> Result:
     """Go on from the newest checkpoint of a run, or from the one at `source`, in a run directory of its own.
 
-    With `at`, a checkpoint of that step is made first, in a scratch copy of the run.
+    With `at`, a checkpoint of that step is made first, in a scratch copy of the run. It may end at step `until`.
     """
     display = display or QuietDisplay()
-    how = {"display": display, "trust": trust, "accept_damaged_log": accept_damaged_log}
+    how: dict[str, Any] = {"display": display, "trust": trust, "accept_damaged_log": accept_damaged_log}
     if str(source).startswith(ZOO) and at is None:
         return _begin_with(str(source), overrides, run_dir, display, trust)
     with ExitStack() as scratch:
         if at is None:
-            return _fork(Path(source), None, overrides, run_dir, scratch, **how)
+            return _fork(Path(source), None, overrides, run_dir, scratch, until, **how)
         if str(source).startswith(ZOO) or (Path(source) / "state.json").exists():
             raise RunError(f"{source}: --at goes back in a run: name its directory")
         _refuse_early(Path(source), overrides, at, trust)
         path = scratch.enter_context(saved_at(source, at, **how))
-        return _fork(path, Path(source), overrides, run_dir, scratch, **how)
+        return _fork(path, Path(source), overrides, run_dir, scratch, until, **how)
 
 
 def _refuse_early(
@@ -123,6 +125,7 @@ def _fork(
     overrides: Sequence[str] | Mapping[str, object],
     run_dir: str | Path | None,
     scratch: ExitStack,
+    until: float,
     *,
     display: Display,
     trust: bool,
@@ -183,7 +186,7 @@ def _fork(
         for text in idle_knobs(config):
             if text not in idle_knobs(old):  # the parent has said that
                 display.warning(text)
-        return run_engine(engine, threads)
+        return run_engine(engine, threads, until)
 
 
 def _begin_with(

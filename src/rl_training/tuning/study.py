@@ -15,6 +15,7 @@ and finds what it would have without.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,14 @@ class Settings(NamedTuple):
         5  # trials with values drawn at random, and runs that are never cut short, before it learns
     )
     pruning: bool = True
+    halving: int = 0  # of successive halving: which part of the trials goes on from each rung; 0: no rungs
+
+    def rungs(self, total: int) -> list[int]:
+        """The steps at which trials are compared: total / ηᵏ, down to one where all η-fold halvings have begun."""
+        count = 0
+        while self.halving and self.halving ** (count + 1) <= self.trials:
+            count += 1
+        return [max(1, total // self.halving**k) for k in range(count, 0, -1)] + [total]
 
 
 class Tuned(NamedTuple):
@@ -68,6 +77,8 @@ def begin_study(
     refuse_to_train_in_an_import()
     require_extra("tune", "tune")
     config = with_lanes(with_picture_defaults(config, sees_pictures))
+    if settings.halving:  # trials are compared at rungs, by their evaluations there
+        config = load_config(config, {"eval_interval": settings.rungs(config.total_timesteps)[0]})
     read_space(space, config)
     run = RunDirectory.create(
         run_dir, default_name=f"tune-{config.algo_name}-{config.env_name}-s{config.seed}"
@@ -90,6 +101,7 @@ def tune(
     trials: int,
     startup: int = 5,
     pruning: bool = True,
+    halving: int = 0,
     run_dir: str | Path | None = None,
     quiet: bool = False,
 ) -> Tuned:
@@ -98,7 +110,7 @@ def tune(
     Ctrl-C saves the study and raises KeyboardInterrupt; `rl-training tune FOLDER` continues it.
     """
     checked = config if isinstance(config, Config) else load_config(config)
-    folder = begin_study(checked, space, Settings(trials, startup, pruning), run_dir)
+    folder = begin_study(checked, space, Settings(trials, startup, pruning, halving), run_dir)
     done = run_study(folder, trials=trials, display=script_display(quiet), trust=True)
     end_caller(done.interrupted)
     return done
@@ -122,6 +134,10 @@ def run_study(
     settings = _read_settings(folder)
     with RunDirectory(folder).lock():
         if trials is not None and trials != settings.trials:
+            if settings.halving:
+                raise RunError(
+                    f"{folder}: --trials cannot change: its rungs are for {settings.trials} trials"
+                )
             settings = settings._replace(trials=trials)
             _write_settings(folder, settings)
         trust = trust or trust_env
@@ -130,7 +146,7 @@ def run_study(
         study = Study(folder, base, read_space(folder / "space.yaml", base), settings, display, trust)
         display.message(f"search in {folder}")
         with _quiet():
-            interrupted = study.search()
+            interrupted = study.halve() if settings.halving else study.search()
             return study.summed_up(interrupted)
 
 
@@ -176,29 +192,64 @@ class Study:
             self.display.message(_told(self._trial(trial.number)))
         return None
 
+    def halve(self) -> int | None:
+        """Successive halving (Jamieson and Talwalkar 2016, arXiv:1502.07943); the signal that stopped it, if one did.
+
+        All trials are trained to the first rung, the best 1/η of them from there to the next, and so on to the end. A
+        run waits at its rung as a checkpoint and goes on from it exactly, so nothing is trained twice.
+        """
+        running = self.optuna.trial.TrialState.RUNNING
+        while len(self.study.trials) < self.settings.trials:
+            self.study.ask()
+        rungs = self.settings.rungs(self.base.total_timesteps)
+        for level, rung in enumerate(rungs):
+            for left in [trial for trial in self.study.trials if trial.state == running]:
+                trial = self.optuna.trial.Trial(self.study, left._trial_id)
+                if rung not in left.intermediate_values:
+                    self.study.sampler = self.sampler(left.number)
+                    interrupted = self.try_out(trial, self.space.ask(trial), until=rung)
+                    if interrupted:
+                        return interrupted
+            # Of all that came here, those of an earlier process included.
+            reached = [trial for trial in self.study.trials if rung in trial.intermediate_values]
+            ranked = sorted(reached, key=lambda trial: (-trial.intermediate_values[rung], trial.number))
+            kept = {
+                trial.number
+                for trial in ranked[: max(1, self.settings.trials // self.settings.halving ** (level + 1))]
+            }
+            for trial in ranked if rung < rungs[-1] else ():
+                if trial.number not in kept and trial.state == running:
+                    self.study.tell(trial.number, state=self.optuna.trial.TrialState.PRUNED)
+                    self.display.message(_told(self._trial(trial.number)))
+        return None
+
+    def sampler(self, position: int) -> Any:
+        """A sampler that is a function of the trial's number."""
+        return self.optuna.samplers.TPESampler(
+            seed=fold(self.base.seed, "trial", position) % 2**32, n_startup_trials=self.settings.startup
+        )
+
     def next_trial(self) -> Any:
         """The trial that a kill left open, or a new one, with a sampler that is a function of the trial's number."""
         trials = self.study.trials
         left = [trial for trial in trials if trial.state == self.optuna.trial.TrialState.RUNNING]
         position = left[0].number if left else len(trials)
-        self.study.sampler = self.optuna.samplers.TPESampler(
-            seed=fold(self.base.seed, "trial", position) % 2**32, n_startup_trials=self.settings.startup
-        )
+        self.study.sampler = self.sampler(position)
         return self.optuna.trial.Trial(self.study, left[0]._trial_id) if left else self.study.ask()
 
-    def try_out(self, trial: Any, values: Mapping[str, Any]) -> int | None:
-        """Train with these values and tell the study; the signal that stopped the run, if one did."""
+    def try_out(self, trial: Any, values: Mapping[str, Any], until: float = math.inf) -> int | None:
+        """Train with these values, to step `until`, and tell the study; the signal that stopped the run, if one did."""
         states = self.optuna.trial.TrialState
         path = self.folder / "trials" / f"{trial.number:04d}"
         trial.set_user_attr("values", dict(values))
         try:
             config = self.config(values)
-            watch = Watch(trial, config.total_timesteps, self.said)
+            watch = Watch(None if self.settings.halving else trial, config.total_timesteps, self.said)
             if (path / "config.yaml").exists():
-                result = resume_until_stopped(path, display=watch, expected=config)
+                result = resume_until_stopped(path, display=watch, expected=config, until=until)
             else:
                 shutil.rmtree(path, ignore_errors=True)  # what a kill left of its start
-                result = train_until_stopped(config, run_dir=path, display=watch)
+                result = train_until_stopped(config, run_dir=path, display=watch, until=until)
         except self.optuna.TrialPruned:
             self.study.tell(trial, state=states.PRUNED)
         except NonFiniteError as error:  # a value to keep away from, and no reason to stop
@@ -212,7 +263,12 @@ class Study:
         else:
             if result.interrupted:
                 return result.interrupted
-            self.study.tell(trial, result.metrics[RETURN])
+            if self.settings.halving:
+                trial.report(result.metrics[RETURN], int(until))
+            if until >= config.total_timesteps:
+                self.study.tell(trial, result.metrics[RETURN])
+                if self.settings.halving:
+                    self.display.message(_told(self._trial(trial.number)))
             return result.signal  # one that came while the trial ended by itself
         return None
 
@@ -260,11 +316,12 @@ class Study:
 
 
 class Watch(QuietDisplay):
-    """Reports a run's evaluations to its trial, and ends the run where they are too low."""
+    """Reports a run's evaluations to its trial, if there is one to hear, and ends the run where they are too low."""
 
     def __init__(self, trial: Any, total: int, said: set[str]) -> None:
         self.trial, self.total, self.said = trial, total, said
-        self.reported = max(trial.storage.get_trial(trial._trial_id).intermediate_values, default=-1)
+        if trial is not None:
+            self.reported = max(trial.storage.get_trial(trial._trial_id).intermediate_values, default=-1)
 
     def warning(self, text: str) -> None:
         if text not in self.said:
@@ -273,7 +330,7 @@ class Watch(QuietDisplay):
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
         # What was reported before a kill comes again, and was judged then.
-        if RETURN not in metrics or steps < self.reported:
+        if self.trial is None or RETURN not in metrics or steps < self.reported:
             return
         if steps > self.reported:
             self.trial.report(metrics[RETURN], steps)
@@ -317,7 +374,7 @@ def _write_settings(folder: Path, settings: Settings) -> None:
 def _read_settings(folder: Path) -> Settings:
     try:
         saved = json.loads((folder / "tune.json").read_bytes())
-        settings = Settings(**{name: saved[name] for name in Settings._fields})
+        settings = Settings(**{name: saved.get(name, 0) for name in Settings._fields})
         if type(settings.trials) is not int or type(settings.startup) is not int or saved["format"] != 1:
             raise ValueError("of another format")
     except FileNotFoundError:
