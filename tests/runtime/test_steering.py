@@ -37,6 +37,7 @@ class Telling(QuietDisplay):
     def __init__(self, run_dir: Path, commands: dict[int, list[dict[str, Any]]], patch: Any) -> None:
         self.run_dir, self.commands, self.answers = run_dir, commands, list[dict[str, Any]]()
         asked = Engine._asked_to_stop
+        patch.setattr(inbox, "BETWEEN", 0.0)
 
         def telling(engine: Engine, stop: Any) -> bool:
             self.tell(engine)

@@ -240,7 +240,7 @@ class Engine:
 
     def _asked_to_stop(self, stop: StopSignals) -> bool:
         """Do what the run's owner asks for between two iterations; whether that is to stop, or a signal came."""
-        while stop.number is None:
+        while stop.number is None and self.steering.has_news():
             with self._storing():
                 due = self.steering.due(self.progress.iteration, self.progress.steps, self.display.message)
             if "checkpoint" in due:

@@ -49,6 +49,10 @@ class Steering:
         if self._inbox is not None:
             self._inbox.close()
 
+    def has_news(self) -> bool:
+        """Whether `due` has anything to look at."""
+        return self.paused or bool(self._waiting) or (self._inbox is not None and self._inbox.has_news())
+
     def due(self, iteration: int, steps: int, say: Callable[[str], None]) -> set[str]:
         """Take what was sent; what is to be done now, before the iteration with this number, at this step."""
         for command in self._inbox.take() if self._inbox else ():
@@ -60,6 +64,8 @@ class Steering:
 
     def wants_evaluation(self, steps: int, last: int) -> bool:
         """Whether the run was told to evaluate by this step, and has not since; `last` is where it did."""
+        if not self.journal.events:
+            return False
         return any(event.do == "evaluate" and last < event.begins <= steps for event in self.journal.events)
 
     def _answer(

@@ -4,8 +4,8 @@
     {"answer": "5f0c83d2", "said": "set learning_rate = 0.0001 from step 1,537"}          from the run
 
 Both append to RUN/.commands. The run makes the file anew, readable and writable by its owner alone, when it begins or
-goes on, so nothing that lay in a copied or foreign directory is ever obeyed; and it looks at the file's length once per
-iteration. A command counts when the run has answered: it is in the journal then.
+goes on, so nothing that lay in a copied or foreign directory is ever obeyed; and it looks at the file's length between
+iterations, fifty times a second at most. A command counts when the run has answered: it is in the journal then.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rl_training.state.run_directory import RunDirectory
 
 NAME = ".commands"
 MAX_BYTES = 2**16  # of what a run reads at once
+BETWEEN = 0.02  # seconds between two looks of a run at its commands
 PATIENCE = 1.0  # seconds between two looks whether the run is still there
 
 
@@ -35,12 +36,18 @@ class Inbox:
         self.path.unlink(missing_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o600)
-        self._position = 0
+        self._position, self._looked = 0, -BETWEEN
+
+    def has_news(self) -> bool:
+        """Whether something was written; a run whose iterations are short looks after some of them only."""
+        now = time.monotonic()
+        if now < self._looked + BETWEEN:
+            return False
+        self._looked = now
+        return os.fstat(self._descriptor).st_size != self._position
 
     def take(self) -> list[dict[str, Any]]:
         """The commands that have come since the last look."""
-        if os.fstat(self._descriptor).st_size == self._position:
-            return []
         read = os.pread(self._descriptor, MAX_BYTES, self._position)
         whole, end, _ = read.rpartition(b"\n")
         self._position += len(whole + end) if end or len(read) < MAX_BYTES else len(read)
