@@ -1,7 +1,7 @@
 """Reinforcement learning that resumes exactly.
 
     from rl_training import load_config, train, resume, fork, evaluate_checkpoint, load_policy
-    from rl_training import train_seeds, report, compare, tune
+    from rl_training import train_seeds, report, compare, tune, evolve
     from rl_training import Config, Trainer, register, ...    (an algorithm of one's own: docs/extending.md)
 
 The names above are loaded on first use (PEP 562), so that `import rl_training` and `rl-training --help` do
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rl_training.state.stateful import Stateful
     from rl_training.tools.experiments import train_seeds
     from rl_training.tools.forking import fork
+    from rl_training.tuning.evolution import evolve
     from rl_training.tuning.study import tune
 
 # Threads that wait for work by spinning make torch ten times slower on a machine that does other things too.
@@ -57,6 +58,7 @@ __all__ = [
     "changed",
     "compare",
     "evaluate_checkpoint",
+    "evolve",
     "field",
     "fork",
     "knob",
@@ -81,6 +83,7 @@ _HOMES = {
     "report": "rl_training.reporting.report:write_report",
     "compare": "rl_training.reporting.comparison:compare_runs",
     "tune": "rl_training.tuning.study:tune",
+    "evolve": "rl_training.tuning.evolution:evolve",
     # What an algorithm of one's own is made of: docs/extending.md.
     "Adam": "rl_training.runtime.optim:Adam",
     "Config": "rl_training.settings.config:Config",
