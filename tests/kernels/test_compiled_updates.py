@@ -25,6 +25,7 @@ from rl_training.kernels.branches import Branches
 from rl_training.kernels.layers import ACTIVATIONS, HEIGHT, NONE, NOWHERE, OBSERVATION, Layer, Layers
 from rl_training.kernels.products import product
 from rl_training.kernels.reading import twin_layers
+from rl_training.networks.actor_critic import action_family
 from rl_training.networks.encoders import ACTIVATIONS as NAMES
 from rl_training.networks.encoders import Own
 from rl_training.networks.soft_actor_critic import make_critics
@@ -232,15 +233,23 @@ ACTION_SPACES = {
     "Bernoulli": spaces.MultiBinary(3),
     "Gaussian": spaces.Box(-1, 1, (3,)),
     "squashed": spaces.Box(-1, 1, (3,)),
+    "joint": spaces.Tuple(  # normals apart from their log σ, with coins and choices between them
+        (
+            spaces.Box(-1, 1, (2,)),
+            spaces.MultiBinary(2),
+            spaces.MultiDiscrete([3, 2]),
+            spaces.Dict({"a": spaces.Box(-1, 1, (1,)), "b": spaces.Discrete(3)}),
+        )
+    ),
 }
-MASKED = ("categorical", "multi-categorical")
+MASKED = ("categorical", "multi-categorical", "joint")
 CASES = [(name, False) for name in ACTION_SPACES] + [(name, True) for name in MASKED]
 KNOBS = dict(clip_coef=0.1, ent_coef=0.3, vf_coef=0.7, value_clip_coef=0.25)
 
 
 def actor_critic(actions: str, masked: bool = False, **settings: Any) -> ActorCriticPolicy:
     torch.manual_seed(2)
-    size = 9 if actions == "multi-categorical" else 5
+    size = len(action_family(ACTION_SPACES[actions]).logits) or 1
     masks = spaces.Dict({"seen": BOX, MASK: spaces.MultiBinary(size)})
     network = dict(hidden_sizes=(20, 9), activation="tanh", shared_trunk=False, log_std_init=-0.3)
     policy = ActorCriticPolicy(
@@ -261,7 +270,7 @@ def invented_batch(policy: ActorCriticPolicy, masked: bool, rows: int) -> dict[s
     """Observations, actions that the masks allow, and numbers as they are stored while acting."""
     obs: Any = torch.randn(rows, 5)
     if masked:
-        mask = (torch.rand(rows, policy.family.num_parameters) < 0.6).to(torch.int8)
+        mask = (torch.rand(rows, len(policy.family.logits)) < 0.6).to(torch.int8)
         mask[:, [0, -1, 3 % mask.shape[1]]] = 1  # of every choice one at least
         obs = {"seen": obs, MASK: mask}
     with torch.no_grad():

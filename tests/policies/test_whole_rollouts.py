@@ -113,9 +113,9 @@ def test_actions_of_every_family_are_drawn_by_their_probabilities(family: Any) -
     outputs = np.concatenate([np.repeat(parameters.numpy(), rows, 0), np.zeros((rows, 1), np.float32)], 1)
     table, log_probs = family_table(family), np.zeros(rows, np.float32)
     actions, chance = np.zeros((rows, 3), np.float32), np.array([5, 0], np.uint64)
-    for (_, first, size, at, *_), where in zip(table.tolist(), drawing(table), strict=True):
+    for (_, first, size, at, scale, *_), where in zip(table.tolist(), drawing(table), strict=True):
         assert where == address(DRAWS[type(family)], DRAW)
-        DRAWS[type(family)](first, size, at, outputs, actions, log_probs, chance)
+        DRAWS[type(family)](first, size, at, scale, outputs, actions, log_probs, chance)
     drawn = torch.from_numpy(actions).long()
     drawn = drawn[:, 0] if isinstance(family, Categorical) else drawn
     expected = family.log_prob(parameters.expand(rows, -1), drawn)

@@ -17,6 +17,7 @@ from rl_training.algorithms.distributions import (
     Categorical,
     DiagonalGaussian,
     Family,
+    Joint,
     MultiCategorical,
 )
 from rl_training.algorithms.impala import impala_loss
@@ -38,6 +39,9 @@ FAMILIES: dict[str, Family] = {
     "multi-categorical": MultiCategorical((2, 4, 3)),
     "Bernoulli": Bernoulli(3),
     "Gaussian": DiagonalGaussian(3),
+    "joint": Joint(
+        (DiagonalGaussian(1), MultiCategorical((2, 3)), Bernoulli(2), DiagonalGaussian(2)), (1, 2, 2, 2)
+    ),
 }
 
 
@@ -51,7 +55,8 @@ def test_a_divergence_and_its_slopes_are_those_of_autograd(name: str, rows: int,
     old, raw = torch.randn(count, family.num_parameters), torch.randn(rows, family.num_parameters)
     blocked = torch.zeros(count, family.num_parameters, dtype=torch.bool)
     if masked and family.logits:
-        blocked[:, 1] = torch.rand(count) < 0.5  # the second of the first choice; others stay
+        second = family.logits[1]  # of the first choice; others stay
+        blocked[:, second] = torch.rand(count) < 0.5
     parameters = raw.requires_grad_().masked_fill(blocked[chosen], BLOCKED)
     old = old.masked_fill(blocked, BLOCKED)
     weight = torch.randn(rows)
@@ -63,7 +68,7 @@ def test_a_divergence_and_its_slopes_are_those_of_autograd(name: str, rows: int,
     outputs = np.concatenate([raw.detach().numpy(), np.zeros((rows, 1), np.float32)], 1)
     masks = (~blocked).numpy() if masked and family.logits else UNMASKED
     said, slopes = np.zeros((rows, 4), np.float32), np.zeros((rows, family.num_parameters + 1), np.float32)
-    evaluate_actions(table, outputs, np.zeros((count, 5), np.float32), masks, chosen.numpy(), said)
+    evaluate_actions(table, outputs, np.zeros((count, 7), np.float32), masks, chosen.numpy(), said)
     measure_divergence(table, outputs, anchors, chosen.numpy(), said)
     np.testing.assert_allclose(said[:, DIVERGENCE], expected.detach(), rtol=1e-4, atol=1e-5)
     said[:, DIVERGENCE] = weight
@@ -100,7 +105,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 }
 for name, space in SPACES.items():
     gym.register(f"parts/{name}-v0", entry_point=Noise, kwargs={"action_space": space})
-ENVS = ["CartPole-v1", "probe/Masked-v0", *(f"parts/{name}-v0" for name in SPACES)]
+ENVS = ["CartPole-v1", "probe/Masked-v0", "probe/JointTask-v0", *(f"parts/{name}-v0" for name in SPACES)]
 SMALL: dict[str, Any] = dict(
     total_timesteps=1000,
     num_envs=3,

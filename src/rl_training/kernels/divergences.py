@@ -13,7 +13,7 @@ from numba import types
 
 from rl_training.algorithms.slopes import DIVERGENCE
 from rl_training.compiling import address, call_at, njit
-from rl_training.kernels.families import CHOICE, COINS, FIRST, KIND, SIZE
+from rl_training.kernels.families import CHOICE, COINS, FIRST, KIND, SCALE, SIZE
 
 FAMILY, ROWS, INDICES = types.int64[:, ::1], types.float32[:, ::1], types.int64[::1]
 MEASURE = types.void(FAMILY, ROWS, ROWS, INDICES, ROWS)
@@ -61,9 +61,10 @@ def measure_divergence(family, outputs, anchors, rows, known):  # type: ignore[n
                     total += _softplus(line[j]) - _softplus(anchor[j])
             else:
                 for j in range(first, first + size):
-                    away, spread = line[j] - anchor[j], line[size + j] - anchor[size + j]
+                    k = part[SCALE] + j - first
+                    away, spread = line[j] - anchor[j], line[k] - anchor[k]
                     square = np.float32(math.exp(-TWO * spread))
-                    square += away * away * np.float32(math.exp(-TWO * line[size + j]))
+                    square += away * away * np.float32(math.exp(-TWO * line[k]))
                     total += spread + HALF * square - HALF
         known[i, DIVERGENCE] = total
 
@@ -89,10 +90,11 @@ def divergence_slopes(family, outputs, anchors, rows, known, slopes):  # type: i
                     slope[j] += weight * (_sigmoid(line[j]) - _sigmoid(anchor[j]))
             else:
                 for j in range(first, first + size):
-                    away, inverse = line[j] - anchor[j], np.float32(math.exp(-TWO * line[size + j]))
-                    narrower = np.float32(math.exp(TWO * (anchor[size + j] - line[size + j])))
+                    k = part[SCALE] + j - first
+                    away, inverse = line[j] - anchor[j], np.float32(math.exp(-TWO * line[k]))
+                    narrower = np.float32(math.exp(TWO * (anchor[k] - line[k])))
                     slope[j] += weight * away * inverse
-                    slope[size + j] += weight * (ONE - narrower - away * away * inverse)
+                    slope[k] += weight * (ONE - narrower - away * away * inverse)
 
 
 @njit(nogil=True, error_model="numpy")

@@ -19,6 +19,7 @@ from rl_training.algorithms.distributions import (
     Categorical,
     DiagonalGaussian,
     Family,
+    Joint,
     MultiCategorical,
     SquashedGaussian,
 )
@@ -26,11 +27,12 @@ from rl_training.algorithms.masking import BLOCKED
 from rl_training.compiling import address, call_at, njit
 from rl_training.dynamics.chance import normal, uniform
 
-FAMILIES = (Categorical, MultiCategorical, Bernoulli, DiagonalGaussian, SquashedGaussian)
-# Of a row: what it is, its first output, how many, its first action, and where its functions lie.
-KIND, FIRST, SIZE, ACTION, EVALUATE, DIFFERENTIATE = range(6)
+FAMILIES = (Categorical, MultiCategorical, Bernoulli, DiagonalGaussian, SquashedGaussian, Joint)
+# Of a row: what it is, its first output, how many, its first action, its first log σ, and where its functions lie.
+COLUMNS = 7
+KIND, FIRST, SIZE, ACTION, SCALE, EVALUATE, DIFFERENTIATE = range(COLUMNS)
 CHOICE, COINS, NORMALS, SQUASHED = range(4)
-PLACES, ROWS, INDICES = (types.int64,) * 3, types.float32[:, ::1], types.int64[::1]
+PLACES, ROWS, INDICES = (types.int64,) * 4, types.float32[:, ::1], types.int64[::1]
 EVALUATION = types.void(*PLACES, ROWS, ROWS, INDICES, ROWS)
 SLOPES = types.void(*PLACES, ROWS, ROWS, INDICES, ROWS, ROWS)
 DRAW = types.void(*PLACES, ROWS, ROWS, types.float32[::1], types.uint64[::1])
@@ -43,19 +45,42 @@ UNMASKED = np.zeros((0, 0), np.bool_)
 
 
 def family_table(family: Family) -> np.ndarray:
-    """A family as rows [parts, 6]; its outputs begin at column 0."""
-    if isinstance(family, Categorical):
-        rows = [(CHOICE, 0, family.num_choices, 0)]
-    elif isinstance(family, MultiCategorical):
-        starts = np.cumsum([0, *family.num_choices]).tolist()
-        rows = [(CHOICE, starts[i], size, i) for i, size in enumerate(family.num_choices)]
-    elif isinstance(family, Bernoulli):
-        rows = [(COINS, 0, family.num_coins, 0)]
-    else:
-        assert isinstance(family, DiagonalGaussian)
-        kind = SQUASHED if isinstance(family, SquashedGaussian) else NORMALS
-        rows = [(kind, 0, family.num_dimensions, 0)]
+    """A family as rows [parts, COLUMNS]; its outputs begin at column 0, and all log σ follow them."""
+    rows = _rows(family, 0, 0, family.num_parameters - family.num_scales)
     return np.array([(*row, *_addresses(row[KIND])) for row in rows], np.int64)
+
+
+def _rows(family: Family, first: int, action: int, scale: int) -> list[tuple[int, ...]]:
+    """The same without addresses, of a family whose outputs, actions and log σ begin there."""
+    if isinstance(family, Joint):
+        rows = []
+        for part, width in zip(family.families, family.widths, strict=True):
+            rows += _rows(part, first, action, scale)
+            first, scale = first + part.num_parameters - part.num_scales, scale + part.num_scales
+            action += width
+        return rows
+    if isinstance(family, MultiCategorical):
+        starts = np.cumsum([0, *family.num_choices]).tolist()
+        sizes = enumerate(family.num_choices)
+        return [(CHOICE, first + starts[i], size, action + i, scale) for i, size in sizes]
+    if isinstance(family, Categorical):
+        return [(CHOICE, first, family.num_choices, action, scale)]
+    if isinstance(family, Bernoulli):
+        return [(COINS, first, family.num_coins, action, scale)]
+    assert isinstance(family, DiagonalGaussian)
+    kind = SQUASHED if isinstance(family, SquashedGaussian) else NORMALS
+    return [(kind, first, family.num_dimensions, action, scale)]
+
+
+def masks_of_outputs(family: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Masks [N, M] of choices as masks [N, P] of outputs, of which some may be none of a choice."""
+    choices = family[family[:, KIND] == CHOICE]
+    if not len(choices):
+        return UNMASKED
+    logits = np.concatenate([np.arange(row[FIRST], row[FIRST] + row[SIZE]) for row in choices])
+    every = np.ones((len(masks), logits[-1] + 1), np.bool_)
+    every[:, logits] = masks != 0
+    return every
 
 
 def num_actions(family: np.ndarray) -> int:
@@ -89,10 +114,10 @@ def evaluate_actions(family, outputs, actions, masks, rows, known):  # type: ign
         known[i, LOG_PROB] = known[i, ENTROPY] = ZERO
         known[i, VALUE] = outputs[i, outputs.shape[1] - 1]
     for part in range(len(family)):
-        kind, first, size, at, where, _ = family[part]
+        kind, first, size, at, scale, where, _ = family[part]
         if kind == CHOICE:
             forbid(first, size, outputs, masks, rows)
-        call_evaluation(where, (first, size, at, outputs, actions, rows, known))
+        call_evaluation(where, (first, size, at, scale, outputs, actions, rows, known))
 
 
 @njit(nogil=True, error_model="numpy")
@@ -105,7 +130,7 @@ def forbid(first, size, outputs, masks, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def _choose(first, size, at, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
+def _choose(first, size, at, scale, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
     """With eⱼ = exp(lⱼ - l_max): log pⱼ = lⱼ - l_max - log Σ e, and H = log Σ e - Σ e (l - l_max) / Σ e."""
     for i in range(len(outputs)):
         top, total, weighted = outputs[i, first], ZERO, ZERO
@@ -124,7 +149,7 @@ def _choose(first, size, at, outputs, actions, rows, known):  # type: ignore[no-
 
 
 @njit(nogil=True, error_model="numpy")
-def _flip(first, size, at, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
+def _flip(first, size, at, scale, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         for k in range(size):
             logit = outputs[i, first + k]
@@ -134,10 +159,10 @@ def _flip(first, size, at, outputs, actions, rows, known):  # type: ignore[no-un
 
 
 @njit(nogil=True, error_model="numpy")
-def _measure(first, size, at, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
+def _measure(first, size, at, scale, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         for k in range(size):
-            log_std = outputs[i, first + size + k]
+            log_std = outputs[i, scale + k]
             away = (actions[rows[i], at + k] - outputs[i, first + k]) * np.float32(math.exp(-log_std))
             known[i, LOG_PROB] -= HALF * away * away + log_std + HALF_LOG_2_PI
             known[i, ENTROPY] += log_std + HALF + HALF_LOG_2_PI
@@ -164,11 +189,11 @@ def log_tanh_slope(raw):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def _measure_squashed(first, size, at, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
-    _measure(first, size, at, outputs, _raw(size, at, actions, rows), np.arange(len(outputs)), known)
+def _measure_squashed(first, size, at, scale, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
+    _measure(first, size, at, scale, outputs, _raw(size, at, actions, rows), np.arange(len(outputs)), known)
     for i in range(len(outputs)):
         for k in range(size):
-            mean, std = np.float64(outputs[i, first + k]), math.exp(outputs[i, first + size + k])
+            mean, std = np.float64(outputs[i, first + k]), math.exp(outputs[i, scale + k])
             shift = 0.0
             for node in range(len(NODES)):
                 shift += WEIGHTS[node] * log_tanh_slope(mean + std * NODES[node])
@@ -205,15 +230,15 @@ def action_slopes(family, outputs, actions, masks, rows, known, slopes):  # type
     for i in range(len(outputs)):
         slopes[i, outputs.shape[1] - 1] = known[i, VALUE]
     for part in range(len(family)):
-        kind, first, size, at, _, where = family[part]
-        call_slopes_of(where, (first, size, at, outputs, actions, rows, known, slopes))
+        kind, first, size, at, scale, _, where = family[part]
+        call_slopes_of(where, (first, size, at, scale, outputs, actions, rows, known, slopes))
         for i in range(len(outputs) if kind == CHOICE and len(masks) else 0):
             for j in range(first, first + size):
                 slopes[i, j] = slopes[i, j] if masks[rows[i], j] else ZERO
 
 
 @njit(nogil=True, error_model="numpy")
-def _choice_slopes(first, size, at, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
+def _choice_slopes(first, size, at, scale, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         to_log_prob, to_entropy, entropy = known[i, LOG_PROB], known[i, ENTROPY], ZERO
         for j in range(first, first + size):
@@ -225,7 +250,7 @@ def _choice_slopes(first, size, at, outputs, actions, rows, known, slopes):  # t
 
 
 @njit(nogil=True, error_model="numpy")
-def _coin_slopes(first, size, at, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
+def _coin_slopes(first, size, at, scale, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         for k in range(size):
             logit = outputs[i, first + k]
@@ -235,33 +260,33 @@ def _coin_slopes(first, size, at, outputs, actions, rows, known, slopes):  # typ
 
 
 @njit(nogil=True, error_model="numpy")
-def _normal_slopes(first, size, at, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
+def _normal_slopes(first, size, at, scale, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         for k in range(size):
-            inverse = np.float32(math.exp(-outputs[i, first + size + k]))
+            inverse = np.float32(math.exp(-outputs[i, scale + k]))
             away = (actions[rows[i], at + k] - outputs[i, first + k]) * inverse
             slopes[i, first + k] = known[i, LOG_PROB] * away * inverse
-            slopes[i, first + size + k] = known[i, LOG_PROB] * (away * away - ONE) + known[i, ENTROPY]
+            slopes[i, scale + k] = known[i, LOG_PROB] * (away * away - ONE) + known[i, ENTROPY]
 
 
 @njit(nogil=True, error_model="numpy")
-def _squashed_slopes(first, size, at, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
+def _squashed_slopes(first, size, at, scale, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
     raw = _raw(size, at, actions, rows)
-    _normal_slopes(first, size, at, outputs, raw, np.arange(len(outputs)), known, slopes)
+    _normal_slopes(first, size, at, scale, outputs, raw, np.arange(len(outputs)), known, slopes)
     for i in range(len(outputs)):
         for k in range(size):
-            mean, std = np.float64(outputs[i, first + k]), math.exp(outputs[i, first + size + k])
+            mean, std = np.float64(outputs[i, first + k]), math.exp(outputs[i, scale + k])
             along_mean = along_log_std = 0.0
             for node in range(len(NODES)):
                 slope = -2 * WEIGHTS[node] * math.tanh(mean + std * NODES[node])
                 along_mean += slope
                 along_log_std += slope * std * NODES[node]
             slopes[i, first + k] += known[i, ENTROPY] * along_mean
-            slopes[i, first + size + k] += known[i, ENTROPY] * along_log_std
+            slopes[i, scale + k] += known[i, ENTROPY] * along_log_std
 
 
 @njit(nogil=True, error_model="numpy")
-def draw_choices(first, size, at, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+def draw_choices(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
     """An index by its probability ∝ exp(logit), row by row, and its log-probability; one uniform number decides."""
     for i in range(len(outputs)):
         top, total = outputs[i, first], 0.0
@@ -283,7 +308,7 @@ def draw_choices(first, size, at, outputs, actions, log_probs, chance):  # type:
 
 
 @njit(nogil=True, error_model="numpy")
-def draw_coins(first, size, at, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+def draw_coins(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
     """1 with probability σ(l), else 0, coin by coin."""
     for i in range(len(outputs)):
         for k in range(size):
@@ -294,21 +319,21 @@ def draw_coins(first, size, at, outputs, actions, log_probs, chance):  # type: i
 
 
 @njit(nogil=True, error_model="numpy")
-def draw_normals(first, size, at, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+def draw_normals(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
     """a = μ + σ ε from outputs (μ, log σ), and its log-density."""
     for i in range(len(outputs)):
         for k in range(size):
-            noise, log_std = normal(chance), np.float64(outputs[i, first + size + k])
+            noise, log_std = normal(chance), np.float64(outputs[i, scale + k])
             actions[i, at + k] = outputs[i, first + k] + math.exp(log_std) * noise
             log_probs[i] -= 0.5 * noise * noise + log_std + HALF_LOG_2_PI
 
 
 @njit(nogil=True, error_model="numpy")
-def draw_squashed(first, size, at, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+def draw_squashed(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
     """a = tanh(μ + σ ε) from outputs (μ, log σ), and its log-density: that of the a which is kept."""
     for i in range(len(outputs)):
         for k in range(size):
-            mean, log_std = np.float64(outputs[i, first + k]), np.float64(outputs[i, first + size + k])
+            mean, log_std = np.float64(outputs[i, first + k]), np.float64(outputs[i, scale + k])
             actions[i, at + k] = squashed(mean + math.exp(log_std) * normal(chance))
             raw = unsquashed(actions[i, at + k])
             away = (raw - mean) * math.exp(-log_std)

@@ -12,7 +12,7 @@ import numpy as np
 
 from rl_training.compiling import njit
 from rl_training.dynamics.lanes import Led, call_advance
-from rl_training.kernels.families import ACTION, CHOICE, FIRST, KIND, SIZE, call_draw, forbid
+from rl_training.kernels.families import ACTION, CHOICE, FIRST, KIND, SCALE, SIZE, call_draw, forbid
 from rl_training.kernels.layers import FORTH, HEIGHT, OUTPUTS, call_forward
 
 
@@ -139,7 +139,7 @@ def roll(lanes, acting, family, draws, scaling, chance, rolled):  # type: ignore
         for part in range(len(family)):
             if family[part, KIND] == CHOICE:
                 forbid(family[part, FIRST], family[part, SIZE], outputs, masks, rows)
-            places = (family[part, FIRST], family[part, SIZE], family[part, ACTION])
+            places = (family[part, FIRST], family[part, SIZE], family[part, ACTION], family[part, SCALE])
             call_draw(draws[part], (*places, outputs, rolled.action[t], rolled.log_prob[t], chance))
         scale(scaling, rolled.action[t], taken)
         led = Led(

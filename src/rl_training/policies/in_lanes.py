@@ -163,7 +163,7 @@ def is_plain(codec: ActionCodec) -> bool:
     space = codec.space
     if isinstance(space, spaces.Box):
         return space.dtype == np.float32
-    return not np.any(getattr(space, "start", 0))
+    return isinstance(codec, ActionCodec) and not np.any(getattr(space, "start", 0))
 
 
 def scaling_of(codec: ActionCodec) -> Scaling:

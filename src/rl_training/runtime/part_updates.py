@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_training.algorithms.ppo import FIT_SLOPES, SURROGATE_SLOPES
 from rl_training.algorithms.slopes import Loss, Slopes
 from rl_training.data.batch import RolloutBatch
-from rl_training.kernels.families import FAMILIES, family_table
+from rl_training.kernels.families import COLUMNS, FAMILIES, family_table
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import critic_layers, phasic_layers
 from rl_training.runtime.updates import (
@@ -23,7 +23,7 @@ from rl_training.runtime.updates import (
     Update,
 )
 
-NO_ACTIONS = np.zeros((0, 6), np.int64)  # the family of a critic, which says nothing about actions
+NO_ACTIONS = np.zeros((0, COLUMNS), np.int64)  # the family of a critic, which says nothing about actions
 
 Read = Callable[[Any, Tensor], Layers | None]  # a network as layers over a vector of parameters
 

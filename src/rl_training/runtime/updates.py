@@ -23,7 +23,14 @@ from rl_training.data.batch import RolloutBatch, even_parts, minibatches
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.divergences import UNANCHORED, divergence_addresses
 from rl_training.kernels.exact import Shortcut, taken
-from rl_training.kernels.families import FAMILIES, UNMASKED, evaluate_actions, family_table, num_actions
+from rl_training.kernels.families import (
+    FAMILIES,
+    UNMASKED,
+    evaluate_actions,
+    family_table,
+    masks_of_outputs,
+    num_actions,
+)
 from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.minibatches import Learner, Rows, Slope, descend
 from rl_training.kernels.reading import actor_critic_layers
@@ -157,7 +164,7 @@ class CompiledUpdate:
             actions = np.zeros((count, num_actions(self.room[0])), np.float32)
         else:
             actions = np.ascontiguousarray(action.numpy().reshape(count, -1), np.float32)
-        return inputs, actions, UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0)
+        return inputs, actions, UNMASKED if mask is None else masks_of_outputs(self.room[0], mask.numpy())
 
     def evaluate(self, obs: Any, action: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(log π, H, V) [N, 3] of the network as it is now, and its policy's parameters [N, P], from which KL is 0."""
