@@ -16,6 +16,7 @@ from rl_training.envs.making import make_environments
 from rl_training.kernels.families import DRAW, draw_choices, draw_coins, drawing, family_table
 from rl_training.policies.in_lanes import WholeRollouts
 from rl_training.registry import trainer_class
+from rl_training.runtime.optim import RMSprop
 from rl_training.state.seeding import seed_everything
 from rl_training.trees import tree_leaves, tree_map
 
@@ -27,6 +28,11 @@ CASES: dict[str, dict[str, Any]] = {
     "normals, normalised": dict(env_id="Pendulum-v1", max_episode_steps=25, normalize_observations=True),
     "one-hot, one trunk": dict(env_id="FrozenLake-v1", shared_trunk=True, activation="relu"),
     "masked choices": dict(env_id="Taxi-v4", max_episode_steps=25),
+    "two vectors": dict(algo="trpo", env_id="Pendulum-v1", max_episode_steps=25, normalize_observations=True),
+    "an auxiliary head": dict(algo="ppg", env_id="CartPole-v1", max_episode_steps=25),
+    "an auxiliary head, one trunk": dict(
+        algo="ppg", env_id="Taxi-v4", max_episode_steps=25, shared_trunk=True
+    ),
     "layer norm": dict(env_id="CartPole-v1", max_episode_steps=25, layer_norm=True),
     "more lanes than a block": dict(env_id="CartPole-v1", num_envs=150, max_episode_steps=25),
 }
@@ -181,3 +187,21 @@ def test_all_else_goes_through_the_python_loop(changes: dict[str, Any]) -> None:
     assert whole is None or whole(4) is None
     rollout = trainer.collector.collect(trainer.agent, 4)
     assert rollout["next_value"].shape == (4, 2)
+
+
+@pytest.mark.parametrize("algo", ["trpo", "ppg"])
+def test_every_vector_is_read_anew(algo: str) -> None:
+    """Also when the parameters have moved to another one."""
+    trainer = trainer_of(algo, env_id="CartPole-v1")
+    network = trainer.agent.network
+    for move in (lambda: None, lambda: RMSprop([network.critic_encoder, network.critic_head])):
+        move()
+        for head in (network.actor_head.output, network.critic_head):
+            with torch.no_grad():
+                head.weight *= 1.5
+            rolled = rollout_of(trainer, 1)
+            obs, action = trainer.agent.inputs(rolled["obs"][0]), torch.from_numpy(rolled["action"][0])
+            with torch.no_grad():
+                log_prob, _, value = trainer.agent.evaluate(obs, action)
+            np.testing.assert_allclose(rolled["log_prob"][0], log_prob, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(rolled["value"][0], value, rtol=1e-4, atol=1e-5)

@@ -83,19 +83,26 @@ class Layer(NamedTuple):
 class Layers:
     """A network of dense layers over a vector of parameters, of which their weights are views.
 
-    With `passes`, slopes go on to its inputs.
+    Of several vectors it has a copy, one behind the other, as they were when it was last packed: enough for forward
+    passes. With `passes`, slopes go on to its inputs.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], inputs: int, parameters: Tensor, passes: bool = False
+        self,
+        layers: Sequence[Layer],
+        inputs: int,
+        parameters: Tensor | Sequence[Tensor],
+        passes: bool = False,
     ) -> None:
-        self.inputs, self.passes, self.parameters = inputs, passes, parameters.detach().numpy()
+        vectors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        self.inputs, self.passes, self.vectors = inputs, passes, [each.detach().numpy() for each in vectors]
+        self.parameters = self.vectors[0] if len(vectors) == 1 else np.concatenate(self.vectors)
         self.outputs = max(layer.column + layer.shape[0] for layer in layers if layer.column != NOWHERE)
         self.table = np.full((len(layers) + 1, COLUMNS), NOWHERE, np.int64)
-        self._lay_out(layers, parameters)
+        self._lay_out(layers, vectors)
         self.output, self.slopes = (np.zeros((HEIGHT, self.outputs), np.float32) for _ in range(2))
 
-    def _lay_out(self, layers: Sequence[Layer], parameters: Tensor) -> None:
+    def _lay_out(self, layers: Sequence[Layer], parameters: Sequence[Tensor]) -> None:
         table, packed, memory = self.table, 0, 0
         for i, layer in enumerate(layers):
             (outputs, inputs), stride = layer.shape, stride_of(layer.shape[0])
@@ -136,13 +143,19 @@ class Layers:
 
     def pack_forward(self) -> None:
         """Read the parameters as they are now, for forward passes alone."""
+        self._gather()
         pack_forward(self.table, self.parameters, self.packed)
 
     def pack(self, learns: bool = True) -> None:
         """Read the parameters as they are now; what was added up of gradients begins anew if the network learns."""
+        self._gather()
         pack(self.table, self.parameters, self.packed)
         if learns:
             self.gradient[:] = 0
+
+    def _gather(self) -> None:
+        if len(self.vectors) > 1:
+            np.concatenate(self.vectors, out=self.parameters)
 
     def forward(self, inputs: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The outputs [n, outputs] for some rows of inputs [N, inputs], at most HEIGHT; valid until the next call."""
@@ -185,14 +198,18 @@ def panels(width: int) -> int:
     return -(-width // PANEL) * PANEL
 
 
-def _place(part: Tensor | None, parameters: Tensor) -> int:
-    """Where a parameter begins in the vector that it is a view of."""
+def _place(part: Tensor | None, vectors: Sequence[Tensor]) -> int:
+    """Where a parameter begins in the vectors, one behind the other, of one of which it is a view."""
     if part is None:
         return NOWHERE
-    place = (part.data_ptr() - parameters.data_ptr()) // part.element_size()
-    inside = 0 <= place <= parameters.numel() - part.numel()
-    assert inside and torch.equal(parameters[place : place + part.numel()], part.detach().reshape(-1))
-    return place
+    first = 0
+    for vector in vectors:
+        place = (part.data_ptr() - vector.data_ptr()) // part.element_size()
+        if 0 <= place <= vector.numel() - part.numel():
+            assert torch.equal(vector[place : place + part.numel()], part.detach().reshape(-1))
+            return first + place
+        first += vector.numel()
+    raise AssertionError("a parameter of another vector")
 
 
 @njit(nogil=True)

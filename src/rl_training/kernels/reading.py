@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 from torch import Tensor, nn
@@ -31,7 +32,12 @@ from rl_training.networks.soft_actor_critic import GaussianActor, SeparateCritic
 
 def actor_critic_layers(network: Any, parameters: Tensor) -> Layers | None:
     """An `ActorCritic` of dense layers: its outputs are those of the actor's head, log σ where there is one, and V."""
-    if not is_exact(network, ActorCritic) or not is_exact(network.actor_head, ActionHead):
+    return acting_layers(network, [parameters]) if is_exact(network, ActorCritic) else None
+
+
+def acting_layers(network: Any, vectors: Sequence[Tensor]) -> Layers | None:
+    """The same for acting alone, of any actor-critic whose `forward` is our own."""
+    if not has_own_forward(network) or not is_exact(network.actor_head, ActionHead):
         return None
     head, critic_encoder = network.actor_head, network.critic_encoder
     actor = encoder_layers(network.actor_encoder, 0)
@@ -44,7 +50,7 @@ def actor_critic_layers(network: Any, parameters: Tensor) -> Layers | None:
     policy = _policy(head, _last(actor, 0))
     value = _layer(network.critic_head, valued, NONE, sum(part.shape[0] for part in policy))
     trunk = [*actor, *critic, *policy, value]
-    return Layers(trunk, features_of(network.actor_encoder), parameters)
+    return Layers(trunk, features_of(network.actor_encoder), vectors)
 
 
 def phasic_layers(network: Any, parameters: Tensor) -> Layers | None:

@@ -33,6 +33,9 @@ def refuse_unbounded(action_space: spaces.Space) -> None:
             )
 
 
+ACTING = ("act", "choose", "value", "normalized", "inputs", "_forward")  # all that a rollout asks of a policy
+
+
 class ActorCriticPolicy(NetworkPolicy):
     """Actions of one network's action distribution, and its values. A network with a memory: `RecurrentPolicy`."""
 
@@ -71,7 +74,8 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def whole_rollouts(self, environments: AnyEnvironments) -> WholeRollouts | None:
         # A subclass may act otherwise.
-        return WholeRollouts.of(self, environments) if type(self) is ActorCriticPolicy else None
+        ours = all(getattr(type(self), name) is getattr(ActorCriticPolicy, name) for name in ACTING)
+        return WholeRollouts.of(self, environments) if ours else None
 
     def choose(self, parameters: Tensor, value: Tensor, explore: bool) -> dict[str, np.ndarray]:
         """Actions for what the network put out: drawn, or the most likely ones."""

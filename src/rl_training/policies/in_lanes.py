@@ -14,10 +14,11 @@ from rl_training.data.batch import Batch
 from rl_training.data.normalization import CLIP, EPSILON, ObservationNormalizer
 from rl_training.envs.compiled import CompiledEnvironments, flat_size
 from rl_training.envs.spaces import ActionCodec
-from rl_training.kernels.exact import Shortcut, is_exact
+from rl_training.kernels.acting import InMemory
+from rl_training.kernels.exact import is_exact
 from rl_training.kernels.families import FAMILIES, KIND, NORMALS, SQUASHED, drawing, family_table, num_actions
 from rl_training.kernels.layers import Layers
-from rl_training.kernels.reading import actor_critic_layers
+from rl_training.kernels.reading import acting_layers
 from rl_training.kernels.rollouts import Acting, Rolled, Scaling, roll
 from rl_training.networks.encoders import Flat, Joined, OneHot
 
@@ -30,10 +31,9 @@ class WholeRollouts:
 
     def __init__(self, policy: Any, environments: CompiledEnvironments) -> None:
         self.policy, self.environments = policy, environments
-        self.layers = Shortcut(policy.network, self._read)
+        self.layers = InMemory(policy.network, self._read)
         self.scaling, self.family = scaling_of(environments.codec), family_table(policy.family)
         self.rolled: Rolled | None = None
-        self.seen_at = 0
 
     @classmethod
     def of(cls, policy: Any, environments: Any) -> WholeRollouts | None:
@@ -46,14 +46,14 @@ class WholeRollouts:
     @property
     def is_ready(self) -> bool:
         """Whether the network is of dense layers now."""
-        return self._layers() is not None
+        return self.layers() is not None
 
     def __call__(self, num_steps: int) -> Batch | None:
         """The columns of T steps in all lanes, valid until the next ones, with `next_value` among them."""
-        layers = self._layers()
+        layers = self.layers()
         if layers is None:
             return None
-        layers.pack(learns=False)
+        layers.pack_forward()
         environments, rolled = self.environments, self._room(num_steps)
         rolled.obs[0] = environments.rows
         key = np.random.randint(0, 2**64, dtype=np.uint64)
@@ -64,16 +64,9 @@ class WholeRollouts:
         columns = {"obs": environments.shown(rolled.obs[:-1]), "action": self._actions(rolled.action)}
         return columns | {name: getattr(rolled, name) for name in (*SINGLE, *FLAGS)}
 
-    def _layers(self) -> Layers | None:
-        first = next(self.policy.network.parameters())
-        if first.data_ptr() != self.seen_at:  # an optimizer has moved the parameters into one vector
-            self.seen_at = first.data_ptr()
-            self.layers = Shortcut(self.policy.network, self._read)
-        return self.layers()
-
     def _read(self, network: Any) -> Layers | None:
-        vector = one_vector(network)
-        layers = None if vector is None else actor_critic_layers(network, vector)
+        vectors = vectors_of(network)
+        layers = None if vectors is None else acting_layers(network, vectors)
         return layers if layers is not None and self._sees(network.actor_encoder[0]) else None
 
     def _sees(self, inputs: Any) -> bool:
@@ -143,11 +136,17 @@ def is_simple(inputs: Any) -> bool:
 
 def one_vector(network: nn.Module) -> Tensor | None:
     """The vector that all parameters of a network are views of; None where they are not."""
-    storages = {part.untyped_storage().data_ptr(): part for part in network.parameters()}
-    first = next(iter(storages.values()))
-    if len(storages) > 1 or first.dtype != torch.float32:
+    vectors = vectors_of(network)
+    return vectors[0] if vectors is not None and len(vectors) == 1 else None
+
+
+def vectors_of(network: nn.Module) -> list[Tensor] | None:
+    """The vectors that the parameters of a network are views of, one per optimizer; None where they cannot be read."""
+    parameters = list(network.parameters())
+    if not all(part.dtype == torch.float32 and part.is_contiguous() for part in parameters):
         return None
-    return torch.empty(0).set_(first.untyped_storage())
+    storages = {part.untyped_storage().data_ptr(): part.untyped_storage() for part in parameters}
+    return [torch.empty(0).set_(storage) for storage in storages.values()]
 
 
 def moments_of(normalizer: ObservationNormalizer | None) -> tuple[np.ndarray, np.ndarray]:
