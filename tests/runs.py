@@ -553,6 +553,113 @@ OWN: dict[str, dict[str, Any]] = {
         hidden_sizes=[16],
     ),
 }
+LANES: dict[str, Any] = dict(env_id="CartPole-v1", vectorization="compiled", num_envs=4, num_steps=32)
+# Runs of compiled code, that of the environments too where there are no actors, for the kill tests.
+COMPILED: dict[str, dict[str, Any]] = {
+    "a2c-compiled": dict(algo="a2c", **LANES, total_timesteps=3000, normalize_rewards=True),
+    "trpo-compiled": dict(
+        algo="trpo",
+        **LANES | dict(env_id="Pendulum-v1"),
+        total_timesteps=3000,
+        num_minibatches=2,
+        update_epochs=2,
+        normalize_observations=True,
+    ),
+    "ppg-compiled": dict(
+        algo="ppg",
+        **LANES,
+        total_timesteps=3000,
+        num_minibatches=2,
+        policy_iterations=5,  # checkpoints fall between the rollouts of a phase
+        auxiliary_minibatches=4,
+        auxiliary_epochs=2,
+        normalize_observations=True,
+    ),
+    "gail-compiled": dict(
+        algo="gail",
+        **LANES,
+        demonstrations="gail/cartpole_expert.npz",
+        total_timesteps=2000,
+        num_minibatches=2,
+        update_epochs=2,
+        discriminator_updates=2,
+        discriminator_batch_size=32,
+        discriminator_hidden_sizes=[16],
+    ),
+    "ppo-masked-compiled": dict(
+        algo="ppo", **LANES | dict(env_id="Taxi-v4"), total_timesteps=3000, max_episode_steps=50
+    ),
+    "ppo-minatar": dict(  # the lanes are compiled, the convolutions are torch's
+        algo="ppo",
+        env_id="MinAtar/Breakout-v1",
+        vectorization="compiled",
+        max_episode_steps=100,
+        total_timesteps=640,
+        num_envs=4,
+        num_steps=32,
+        num_minibatches=2,
+        update_epochs=1,
+        hidden_sizes=[16],
+        log_interval=128,
+        eval_interval=320,
+        eval_episodes=1,
+        checkpoint_interval=128,
+    ),
+    "ppo-layer-norm": dict(
+        algo="ppo", **LANES, total_timesteps=3000, layer_norm=True, hidden_sizes=[16], activation="silu"
+    ),
+    "dqn-layer-norm": dict(
+        algo="dqn",
+        env_id="CartPole-v1",
+        vectorization="compiled",
+        total_timesteps=1600,
+        num_envs=2,
+        train_frequency=8,
+        replay_ratio=0.3,
+        learning_starts=200,
+        buffer_size=900,
+        batch_size=32,
+        hidden_sizes=[16],
+        dueling=True,
+        double=True,
+        layer_norm=True,
+    ),
+    "sac-layer-norm": dict(
+        algo="sac",
+        env_id="Pendulum-v1",
+        vectorization="compiled",
+        total_timesteps=1300,
+        num_envs=2,
+        train_frequency=4,
+        replay_ratio=0.3,
+        learning_starts=200,
+        batch_size=32,
+        buffer_size=900,
+        hidden_sizes=[16],
+        layer_norm=True,
+    ),
+    "impala-joint": dict(
+        algo="impala",
+        env_id="probe/JointTask-v0",
+        total_timesteps=1600,
+        num_actors=2,
+        num_envs=2,
+        num_steps=16,
+        hidden_sizes=[16],
+    ),
+    "appo-masked": dict(
+        algo="appo",
+        env_id="probe/Masked-v0",
+        total_timesteps=1600,
+        num_actors=2,
+        num_envs=2,
+        num_steps=16,
+        num_minibatches=2,
+        update_epochs=2,
+        hidden_sizes=[16],
+        layer_norm=True,
+    ),
+}
 CADENCES = dict(seed=3, log_interval=200, eval_interval=1000, eval_episodes=2, checkpoint_interval=400)
 
 # One of each kind of policy, for the tests of what is done with trained runs.
@@ -636,7 +743,7 @@ def network_of(agent: Any) -> Any:
 
 def small_config(name: str, **changes: Any) -> Any:
     """A small run; in Gymnasium's own environments, unless it says otherwise."""
-    return load_config(dict(vectorization="sync") | CADENCES | (RUNS | OWN)[name] | changes)
+    return load_config(dict(vectorization="sync") | CADENCES | (RUNS | OWN | COMPILED)[name] | changes)
 
 
 LOOKS = 8  # times that a training is asked for what it shall learn

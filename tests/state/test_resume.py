@@ -1,9 +1,21 @@
 """Exact resume: a run killed at any instant ends byte for byte like one that never was."""
 
+import json
 import random
+from importlib.util import find_spec
 
 import pytest
-from runs import OWN, RUNS, assert_same_run, fresh, go_on, in_child, kill_and_resume, small_config
+from runs import (
+    COMPILED,
+    OWN,
+    RUNS,
+    assert_same_run,
+    fresh,
+    go_on,
+    in_child,
+    kill_and_resume,
+    small_config,
+)
 
 from rl_training.runtime import engine
 from rl_training.runtime.optim import Adam
@@ -20,16 +32,32 @@ def compare_killed_with(whole, name, folder, kills, seed):
     raise RuntimeError(f"only {hits} of {kills} kills came before the run was over")
 
 
-@pytest.mark.parametrize("name", [*RUNS, *OWN])
+needs_minatar = pytest.mark.skipif(find_spec("minatar") is None, reason="the extra minatar is not installed")
+KILLED = [
+    pytest.param(name, marks=needs_minatar) if name == "ppo-minatar" else name
+    for name in (*RUNS, *OWN, *COMPILED)
+]
+
+
+@pytest.mark.parametrize("name", KILLED)
 def test_killed_three_times(name, trained_run, tmp_path):
     compare_killed_with(trained_run(name), name, tmp_path, kills=3, seed=1)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", [*RUNS, *OWN])
+@pytest.mark.parametrize("name", KILLED)
 def test_killed_twenty_times(name, seed, trained_run, tmp_path):
     compare_killed_with(trained_run(name), name, tmp_path, kills=20, seed=seed)
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(COMPILED.keys() - {"ppo-minatar"}), "ppo-compiled", "dqn-compiled", "sac-compiled"]
+)
+def test_compiled_runs_are_compiled_throughout(name, trained_run):
+    paths = json.loads((trained_run(name) / "manifest.json").read_text())["paths"]
+    ways = {way for part, way in paths.items() if part not in ("kernels", "cpu_features")}
+    assert ways == {"compiled"}
 
 
 def test_the_same_run_twice_is_the_same(trained_run, tmp_path):
