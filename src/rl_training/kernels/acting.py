@@ -77,7 +77,7 @@ class SmallActorCritic:
     def of(cls, network: ActorCritic, family: Family) -> SmallActorCritic | None:
         """For networks that are dense throughout, with actions of one choice or Gaussian; None for all others."""
         ours = has_own_forward(network) and is_exact(network.actor_head, ActionHead)
-        if not ours or not type(family) not in ACTIONS or not _readable(network):
+        if not ours or type(family) not in ACTIONS or not _readable(network):
             return None
         actor = dense_layers(network.actor_encoder, network.actor_head.output)
         critic = dense_layers(network.critic_encoder or network.actor_encoder, network.critic_head)
