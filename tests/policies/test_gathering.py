@@ -229,3 +229,11 @@ def test_a_replay_of_ones_own_is_given_every_step() -> None:
     trainer = Counted(config)
     trainer.gather(Controls.of(config).at(0))
     assert trainer.replay.added == STEPS
+
+
+def test_a_replay_that_is_put_there_later_is_given_every_step() -> None:
+    trainer = trainer_of(**CASES["choices"])
+    trainer.replay = Counting(trainer.config.buffer_size, trainer.environments.obs)
+    assert trainer.paths()["rollouts"] == "python"
+    trainer.gather(Controls.of(trainer.config).at(0))
+    assert trainer.replay.added == STEPS

@@ -31,7 +31,7 @@ from rl_training.kernels.divergences import divergence_slopes, measure_divergenc
 from rl_training.kernels.families import UNMASKED, evaluate_actions, family_table
 from rl_training.runtime import appo_trainer, impala_trainer, ppg_trainer, trpo_trainer
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.optim import RMSprop
+from rl_training.runtime.optim import RMSprop, adam_of
 from rl_training.settings.impala import IMPALAConfig
 
 FAMILIES: dict[str, Family] = {
@@ -316,6 +316,7 @@ SAC = {
     "actor_optimizer": lambda trainer: [trainer.agent.actor],
     "temperature_optimizer": lambda trainer: [trainer.temperature],
 }
+PPG_OPTIMIZERS = ("policy_optimizer", "auxiliary_optimizer")
 REPLACED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "trpo": ("value_fit", {"optimizer": critic_of}, SMALL),
     "ppg": ("value_fit", CRITIC, SMALL),
@@ -352,6 +353,29 @@ def test_an_optimizer_that_is_replaced_moves_the_network(case: str, kind: type[R
     for name, modules in replaced.items():
         assert not torch.equal(moved_by(trainer, modules), before[name]), name
         assert torch.equal(moved_by(trainer, modules), getattr(trainer, name).parameters)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("replaced", [("policy_optimizer",), ("auxiliary_optimizer",), PPG_OPTIMIZERS])
+def test_optimizers_of_the_same_parameters_move_them_when_one_is_replaced(
+    replaced: tuple[str, ...], compiled: bool
+) -> None:
+    """By another of its kind before anything has moved: that changes nothing."""
+    settings = SMALL | dict(env_id="CartPole-v1", policy_iterations=1, auxiliary_minibatches=3)
+    ends = []
+    for names in ((), replaced):
+        trainer = warmed("ppg", 0, **settings, compiled_updates=compiled)
+        network = trainer.agent.network
+        for name in names:
+            modules = (network.actor_encoder, network.actor_head, network.auxiliary_head)
+            setattr(trainer, name, adam_of(trainer.config, *modules))
+        for number in range(2):
+            torch.manual_seed(number)
+            np.random.seed(number)
+            trainer.iterate(Controls.of(trainer.config).at(0))
+        ends.append([each.detach().clone() for each in network.parameters()])
+        assert {update.path for update in trainer.choices().values()} == {"compiled" if compiled else "torch"}
+    assert all(map(torch.equal, *ends))
 
 
 def moved_by(trainer: Any, modules: Any) -> torch.Tensor:

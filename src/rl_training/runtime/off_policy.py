@@ -64,12 +64,15 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         """Steps in compiled code, if nothing between the policy and the replay is of a subclass from elsewhere."""
         methods = (getattr(type(self), name) for name in ("step", "choose", "explore", "random_share"))
         ours = all(method.__module__.startswith("rl_training.") for method in methods)
-        ours = ours and type(self.replay) is Replay
         return WholeSteps.of(self.agent, self.environments) if ours else None
 
+    @property
+    def takes_whole_steps(self) -> bool:
+        """Whether they can be taken now: a replay of another class, which may have been put there since, is asked."""
+        return self.whole is not None and type(self.replay) is Replay and self.whole.is_ready
+
     def paths(self) -> dict[str, str]:
-        whole = self.whole
-        return super().paths() | {ROLLOUTS: COMPILED if whole is not None and whole.is_ready else "python"}
+        return super().paths() | {ROLLOUTS: COMPILED if self.takes_whole_steps else "python"}
 
     def keep_to(self, paths: Mapping[str, str]) -> None:
         super().keep_to(paths)
@@ -98,7 +101,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
 
     def _take_whole(self, knobs: Knobs) -> Batch | None:
         """The same in one call of compiled code; None where that cannot be."""
-        if self.whole is None or not self.whole.is_ready:
+        if self.whole is None or not self.takes_whole_steps:
             return None
         taken = self.config.num_envs * np.arange(self.config.train_frequency)
         shares = [

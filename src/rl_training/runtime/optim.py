@@ -223,6 +223,18 @@ def set_critic_rate(optimizer: object, now: Now) -> None:
         optimizer.apart_rate = now.critic_learning_rate
 
 
+def share_parameters(weight: Tensor, *optimizers: object) -> None:
+    """Let optimizers of the same parameters, of which `weight` is one, move them where they are now.
+
+    Whoever replaces one of them moves the parameters into a vector that the others do not know.
+    """
+    ours = [each for each in optimizers if isinstance(each, Optimizer)]
+    where = weight.untyped_storage().data_ptr()
+    for owner in (each for each in ours if each.parameters.untyped_storage().data_ptr() == where):
+        for each in ours:
+            each.parameters, each.gradient = owner.parameters, owner.gradient
+
+
 def rate(now: Now, part: str) -> float:
     """The learning rate of a part of an agent: its own, or the one of all."""
     own: float | None = getattr(now, f"{part}_learning_rate")

@@ -16,7 +16,7 @@ from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import adam_of
+from rl_training.runtime.optim import adam_of, share_parameters
 from rl_training.runtime.part_updates import fastest_fit, fastest_phasic_policy
 from rl_training.runtime.phasic_updates import fastest_distillation
 from rl_training.runtime.ppo_trainer import optimize_surrogate
@@ -126,6 +126,9 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
 
     def iterate(self, knobs: Knobs) -> Metrics:
         config = self.config
+        share_parameters(
+            self.agent.network.actor_head.output.weight, self.policy_optimizer, self.auxiliary_optimizer
+        )
         # Perform rollouts under the current policy and compute value targets.
         rollout, metrics = self.collect()
         now = knobs.after(metrics.steps)

@@ -206,7 +206,8 @@ class CompiledUpdate:
 class Choice:
     """Something that is computed in compiled code where the modules it is computed by can be read, else by torch.
 
-    `optimizers` names the trainer's attributes that it moves by; when one of them is replaced, the choice is made anew.
+    `optimizers` names the trainer's attributes that it moves by; when one of them is replaced or moves another vector,
+    the choice is made anew.
     """
 
     def __init__(
@@ -222,17 +223,21 @@ class Choice:
         self._begin()
 
     def _begin(self) -> None:
-        self.optimizers = self._current()
-        present = [each for each in self.optimizers if each is not None]
+        self.moved = self._moved()
+        present = [each for each in self._current() if each is not None]
         self.obstacle = self.hindered or obstacle(self.trainer.config, *present)
         self.compiled = None if self.obstacle else Shortcut(self.modules, self.make)
 
     def _current(self) -> list[Optimizer | None]:
         return [getattr(self.trainer, name) for name in self.names]
 
+    def _moved(self) -> list[object]:
+        """The optimizers and their vectors."""
+        return [part for each in self._current() for part in (each, getattr(each, "parameters", None))]
+
     def taken(self) -> Any:
         """The compiled one; None where torch is to compute."""
-        if any(map(is_not, self._current(), self.optimizers)):
+        if any(map(is_not, self._moved(), self.moved)):
             self._begin()
         return taken(self.compiled)
 
