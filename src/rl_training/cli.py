@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from rl_training.commands.check_env import check_env
 from rl_training.commands.compare import compare
 from rl_training.commands.describe import describe
+from rl_training.commands.diagnose import diagnose
 from rl_training.commands.doctor import doctor
 from rl_training.commands.evaluate import evaluate
 from rl_training.commands.evolve import evolve
@@ -127,6 +128,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export,
     "report": report,
     "compare": compare,
+    "diagnose": diagnose,
     "reproduce": reproduce,
     "doctor": doctor,
 }

@@ -1,0 +1,73 @@
+"""`rl-training diagnose`: what is wrong with a run."""
+
+from typing import Annotated, Any
+
+import typer
+
+from rl_training.commands.options import Json, RunDir, Trust, print_json, print_warning, showing
+from rl_training.terminal import printable_line
+
+
+def diagnose(
+    run_dir: RunDir,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Try the first change that is proposed, against forks without it.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=2, help="Pairs of runs of a proof.")] = 5,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of each run of a proof. [default: a quarter of the run]")
+    ] = None,
+    trust: Trust = False,
+    json_: Json = False,
+) -> None:
+    """Say what is wrong with a run, as far as its log shows, and what to change.
+
+    \b
+    rl-training diagnose runs/ppo-CartPole-v1-s1
+    rl-training diagnose runs/ppo-CartPole-v1-s1 --prove --seeds 5 --steps 20_000
+    """
+    from rl_training.reporting.diagnosis import diagnose, of_record, unseen
+    from rl_training.reporting.records import read_run
+    from rl_training.settings.yaml import to_yaml
+
+    seen = of_record(read_run(run_dir, warn=print_warning))
+    found, proof = diagnose(seen), None
+    for finding in [] if json_ else found:
+        print(printable_line(f"{finding.rule}: {finding.said}"))
+        print(printable_line(f"    from step {finding.step:,}; {finding.advice}"))
+        if finding.changes:
+            settings = " ".join(f"{name}={to_yaml(value)}" for name, value in finding.changes.items())
+            print(printable_line(f"    try {settings}"))
+        print(printable_line(f"    source: {finding.source}"))
+    if not found and not json_:
+        print("nothing found")
+    if not json_ and (missing := unseen(seen)):
+        print(printable_line(f"not looked at, for want of their metrics: {', '.join(missing)}"))
+    tried: Any = next((finding for finding in found if finding.changes), None)
+    if prove and tried is not None:
+        from rl_training.tools.proving import prove as try_out
+
+        with showing(json_) as display:
+            proof = try_out(
+                run_dir,
+                tried.changes,
+                step=tried.step,
+                seeds=seeds,
+                steps=steps,
+                trust=trust,
+                display=display,
+            )
+        low, high = float(proof.improvement.low), float(proof.improvement.high)
+        if not json_:
+            print(
+                f"proof of {tried.rule!r}: {seeds} pairs of {proof.steps:,} steps from step {proof.step:,}; the "
+                f"change is better with probability {float(proof.improvement.value):.2f} "
+                f"(95 % interval {low:.2f} to {high:.2f})"
+            )
+    elif prove and not json_:
+        print("nothing to prove: no change of settings is proposed")
+    if json_:
+        told = None if proof is None else proof._asdict() | {"improvement": proof.improvement._asdict()}
+        print_json(
+            {"findings": [finding._asdict() for finding in found], "unseen": unseen(seen), "proof": told}
+        )

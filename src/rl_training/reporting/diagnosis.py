@@ -1,0 +1,428 @@
+"""What is wrong with a run, as far as its log shows: rules with numbers, steps, sources and a change to try.
+
+Each rule is a function of what a run logged, and says nothing where its metric is not there. A rule looks at one
+symptom; whether the change it names helps is not claimed here, but can be tried (`tools/proving.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rl_training.reporting.records import Record
+from rl_training.runtime.controls import SCHEDULE
+
+Curve = tuple[np.ndarray, np.ndarray]  # steps and values
+NOTHING: Curve = (np.empty(0), np.empty(0))
+ENOUGH = 5  # lines of a metric before anything is said about it
+
+
+class Seen(NamedTuple):
+    """What a run logged."""
+
+    config: Mapping[str, Any]
+    curves: Mapping[str, Curve]
+
+    def curve(self, name: str) -> Curve:
+        """A metric's steps and values; nothing where there are too few to speak of."""
+        steps, values = self.curves.get(name, NOTHING)
+        return (steps, values) if len(values) >= ENOUGH else NOTHING
+
+    def late(self, name: str, share: float = 0.5) -> np.ndarray:
+        """A metric's values in the last share of the run."""
+        steps, values = self.curve(name)
+        return values[steps >= (1 - share) * self.last] if len(values) else values
+
+    @property
+    def last(self) -> int:
+        return int(max((curve[0][-1] for curve in self.curves.values() if len(curve[0])), default=0))
+
+    def value(self, name: str) -> float | None:
+        """A knob's first logged value, or the config's."""
+        logged, written = self.curves.get(name, NOTHING)[1], self.config.get(name)
+        if len(logged):
+            return float(logged[0])
+        return float(written) if isinstance(written, int | float) and not isinstance(written, bool) else None
+
+    @property
+    def learned(self) -> bool | None:
+        """Whether returns of the last quarter are half a standard deviation above the first; None if none are known."""
+        first, late = self.curve("episode_return")[1], self.late("episode_return", 0.25)
+        return bool(late.mean() > first[0] + 0.5 * self.spread) if len(late) else None
+
+    @property
+    def spread(self) -> float:
+        """How far the returns of a policy are apart: the median of their deviations in the first half."""
+        steps, values = self.curve("episode_return_std")
+        early = values[steps <= 0.5 * self.last]
+        return max(float(np.median(early)), 1e-9) if len(early) else 1e-9
+
+
+def of_record(record: Record) -> Seen:
+    return Seen(record.config, {name: record.curve(name)[:2] for name in record.metrics.names})
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong."""
+
+    rule: str
+    step: int  # where it is first seen
+    said: str  # with its numbers
+    advice: str
+    changes: dict[str, Any]  # the settings that follow from it; none where settings do not help
+    source: str
+
+
+class Rule(NamedTuple):
+    """A symptom, the metrics it is seen in, and where its threshold comes from."""
+
+    name: str
+    metrics: tuple[str, ...]
+    look: Callable[[Seen], tuple[int, str, str, dict[str, Any]] | None]
+    source: str
+
+
+Look = tuple[int, str, str, dict[str, Any]] | None
+
+
+def _slower(seen: Seen, factor: float) -> dict[str, Any]:
+    """The learning rate times a factor, without a schedule of its own start."""
+    rate = seen.value("learning_rate")
+    return (
+        {} if not rate else {"learning_rate": float(f"{rate * factor:.3g}"), "learning_rate" + SCHEDULE: None}
+    )
+
+
+def no_episode_ends(seen: Seen) -> Look:
+    steps, values = seen.curve("episodes")
+    if not len(values) or values[-1] > 0 or steps[-1] < 5_000:
+        return None
+    return (
+        int(steps[0]),
+        f"episodes is 0 after {int(steps[-1]):,} steps",
+        "returns cannot be seen, and evaluations do not end: end episodes in the environment, or set max_episode_steps",
+        {},
+    )
+
+
+def reward_never_varies(seen: Seen) -> Look:
+    steps, returns = seen.curve("episode_return")
+    episodes = seen.curve("episodes")[1]
+    if not len(returns) or not len(episodes) or episodes[-1] < 20:
+        return None
+    if np.ptp(returns) > 0 or seen.curve("episode_return_std")[1].any():
+        return None
+    return (
+        int(steps[0]),
+        f"all {int(episodes[-1]):,} episodes returned {returns[0]:g}",
+        "nothing can be learned from it: look at the environment's reward",
+        {},
+    )
+
+
+def learning_rate_is_zero(seen: Seen) -> Look:
+    steps, rates = seen.curve("learning_rate")
+    zero = rates == 0
+    if not zero.any() or not zero[-1]:
+        return None
+    first = int(steps[len(zero) - int(np.argmin(zero[::-1]))]) if not zero.all() else int(steps[0])
+    if first > 0.9 * seen.last:
+        return None
+    return (
+        first,
+        f"learning_rate is 0 from step {first:,} to the end at {seen.last:,}",
+        "let its schedule last as long as the run",
+        {"learning_rate" + SCHEDULE: None},
+    )
+
+
+def updates_without_effect(seen: Seen) -> Look:
+    if seen.learned is not False or learning_rate_is_zero(seen) or too_few_updates(seen):
+        return None
+    steps, divergence = seen.curve("approx_kl")
+    entropy = seen.curve("entropy")[1]
+    if len(divergence):
+        still, words = divergence.max() < 1e-6, f"approx_kl was never above {divergence.max():.2g}"
+    elif len(entropy):
+        steps, still = seen.curve("entropy")[0], np.ptp(entropy) < 1e-4 * abs(entropy[0])
+        words = f"entropy moved by {np.ptp(entropy):.2g}"
+    else:
+        return None
+    if not still:
+        return None
+    return int(steps[0]), f"{words}, and returns did not rise", "raise the learning rate", _slower(seen, 1000)
+
+
+def policy_diverges(seen: Seen) -> Look:
+    for name in ("approx_kl", "kl"):
+        steps, values = seen.curve(name)
+        if len(values) and np.median(values) > 0.05:
+            first = int(steps[np.argmax(values > 0.05)])
+            words = f"{name} has a median of {np.median(values):.3g} per update, where 0.01 to 0.02 is usual"
+            if name == "kl":
+                return first, words, "narrow the trust region", {"target_kl": 0.01}
+            return first, words, "lower the learning rate", _slower(seen, 0.1)
+    return None
+
+
+def entropy_collapsed(seen: Seen) -> Look:
+    steps, values = seen.curve("entropy")
+    returns = seen.curve("episode_return")[1]
+    if not len(values) or values.min() < 0 or not len(returns):
+        return None  # below 0: of a density
+    if seen.learned and returns[-1] > (returns[0] + returns.max()) / 2:
+        return None  # who knows what to do need not be in doubt
+    below = values < 0.01
+    if not below.any() or np.median(values[np.argmax(below) :]) >= 0.01:
+        return None
+    first = int(steps[np.argmax(below)])
+    return (
+        first,
+        f"entropy is below 0.01 nats from step {first:,} on, and episode_return is {returns[-1]:.4g} at the end "
+        f"(best {returns.max():.4g})",
+        "lower the learning rate",
+        _slower(seen, 0.01),
+    )
+
+
+def entropy_never_falls(seen: Seen) -> Look:
+    steps, values = seen.curve("entropy")
+    weight = seen.value("ent_coef")
+    if not len(values) or not weight or updates_without_effect(seen) or learning_rate_is_zero(seen):
+        return None
+    late = float(np.median(seen.late("entropy", 0.25)))
+    if late < values[0] - 0.03 * abs(values[0]) or too_few_updates(seen):
+        return None
+    return (
+        int(steps[0]),
+        f"entropy is {late:.4g} nats in the last quarter and was {values[0]:.4g}, with ent_coef {weight:g}",
+        "lower the weight of the entropy",
+        {"ent_coef": float(f"{weight / 100:.3g}"), "ent_coef" + SCHEDULE: None},
+    )
+
+
+def gradients_at_the_clip(seen: Seen) -> Look:
+    steps, norms = seen.curve("grad_norm")
+    limit = seen.value("max_grad_norm")
+    if not len(norms) or not limit or np.median(norms) < 200 * limit:
+        return None
+    typical = float(np.median(norms))
+    return (
+        int(steps[0]),
+        f"grad_norm has a median of {typical:.3g}, {typical / limit:.3g} times max_grad_norm: all steps are as long",
+        "clip only outliers, or scale rewards",
+        {"max_grad_norm": 0.5 if limit < 0.5 else float(f"{typical:.2g}")},
+    )
+
+
+def values_explain_nothing(seen: Seen) -> Look:
+    steps, _ = seen.curve("explained_variance")
+    late = seen.late("explained_variance")
+    if not len(late) or np.median(late) > 0.01 or seen.learned is None:
+        return None
+    if reward_never_varies(seen) or updates_without_effect(seen) or learning_rate_is_zero(seen):
+        return None
+    losses = seen.curve("value_loss")[1]
+    if len(losses) and np.median(seen.late("value_loss")) < 0.01 * losses.max():
+        return None  # values fit well: in a task that is solved all returns are alike, and nothing is left to explain
+    weight = seen.value("vf_coef")
+    first = int(steps[np.argmax(steps >= 0.5 * seen.last)])
+    words = f"explained_variance has a median of {np.median(late):.3g} in the second half: no better than a constant"
+    if weight is not None and weight < 0.05:
+        return first, f"{words}, with vf_coef {weight:g}", "train the value function", {"vf_coef": 0.5}
+    return first, words, "lower the learning rate", _slower(seen, 0.1)
+
+
+def value_scale(seen: Seen) -> Look:
+    steps, losses = seen.curve("value_loss")
+    if not len(losses) or seen.config.get("normalize_rewards") or "episode_return" not in seen.curves:
+        return None
+    error = float(np.sqrt(2 * np.median(losses)))
+    if error < 300:
+        return None
+    return (
+        int(steps[0]),
+        f"value_loss has a median of {np.median(losses):.3g}: values are wrong by {error:,.0f}, in the rewards' unit",
+        "scale rewards",
+        {"normalize_rewards": True},
+    )
+
+
+def evaluation_far_from_training(seen: Seen) -> Look:
+    steps, scores = seen.curves.get("eval/mean_return", NOTHING)
+    at, returns = seen.curve("episode_return")
+    if len(scores) < 2 or not len(returns):
+        return None
+    known = steps >= max(at[0], 0.5 * seen.last)
+    if not known.any():
+        return None
+    played = np.interp(steps[known], at, returns)
+    scale = np.maximum(np.maximum(abs(played), abs(scores[known])), 1e-9)
+    gap = float(np.median((scores[known] - played) / scale))
+    if abs(gap) < 0.6:
+        return None
+    greedy, sampled = float(np.median(scores[known])), float(np.median(played))
+    first = int(steps[known][0])
+    words = f"evaluations return {greedy:.4g} (median of the second half), training episodes {sampled:.4g}"
+    if gap < 0:
+        return (
+            first,
+            words,
+            "the greedy policy is not the one that was trained: evaluate as in training",
+            {"eval_sample": True},
+        )
+    return None  # training returns are of the last 100 episodes, and follow late where a run learns fast
+
+
+def exploration_never_falls(seen: Seen) -> Look:
+    steps, epsilon = seen.curve("epsilon")
+    late = seen.late("epsilon")
+    if not len(late) or np.median(late) <= 0.5:
+        return None
+    return (
+        int(steps[0]),
+        f"epsilon began at {epsilon[0]:.2g} and has a median of {np.median(late):.2g} in the second half",
+        "let it fall, since most actions are random",
+        {
+            "epsilon" + SCHEDULE: {
+                "type": "linear",
+                "start": 1.0,
+                "end": 0.05,
+                "steps": max(1, seen.last // 4),
+            }
+        },
+    )
+
+
+def q_above_returns(seen: Seen) -> Look:
+    steps, q = seen.curve("q_value")
+    returns = seen.curve("episode_return")[1]
+    if not len(q) or not len(returns):
+        return None
+    gamma, weight = seen.value("gamma") or 0.99, seen.late("ent_coef")
+    bonus = 0.0
+    if len(weight) and len(seen.late("entropy")):  # SAC's Q holds the entropy to come
+        bonus = float(np.median(weight) * max(np.max(seen.late("entropy")), 0.0)) / max(1 - gamma, 1e-3)
+    best = float(returns.max())
+    bound = max(1.5 * best, 0.0) + bonus + 1.0
+    late = float(np.median(seen.late("q_value", 0.25)))
+    if late <= bound:
+        return None
+    first = int(steps[np.argmax(q > bound)])
+    return (
+        first,
+        f"q_value is {late:.4g} in the last quarter, and no mean of returns was above {best:.4g}",
+        "let targets move slowly, and lower the learning rate",
+        _slower(seen, 0.1) | ({"tau": 0.005} if seen.config.get("tau") is not None else {}),
+    )
+
+
+def too_few_updates(seen: Seen) -> Look:
+    steps, ratios = seen.curve("replay_ratio")
+    if not len(ratios) or np.median(ratios) >= 0.01:
+        return None
+    return (
+        int(steps[0]),
+        f"replay_ratio is {np.median(ratios):g}: one update in {1 / max(np.median(ratios), 1e-9):,.0f} steps",
+        "learn more from each step",
+        {"replay_ratio": 0.25},
+    )
+
+
+def search_ignores_values(seen: Seen) -> Look:
+    steps, entropies = seen.curve("visit_entropy")
+    if not len(entropies) or entropies.max() <= 0 or entropies.min() < 0.98 * entropies.max():
+        return None
+    weight = seen.value("pb_c_init")
+    return (
+        int(steps[0]),
+        f"visit_entropy stayed between {entropies.min():.4g} and {entropies.max():.4g} nats: searches visit all alike",
+        "let values weigh more in the search",
+        {"pb_c_init": 1.25} if weight is not None and weight > 1.25 else {},
+    )
+
+
+def returns_fell(seen: Seen) -> Look:
+    steps, returns = seen.curve("episode_return")
+    late = seen.late("episode_return", 0.25)
+    if not len(late) or late.mean() >= returns[0] - seen.spread:
+        return None
+    first = int(steps[np.argmax(returns < returns[0] - seen.spread)])
+    return (
+        first,
+        f"episode_return is {late.mean():.4g} in the last quarter and began at {returns[0]:.4g} (± {seen.spread:.3g})",
+        "lower the learning rate",
+        _slower(seen, 0.01),
+    )
+
+
+SCHULMAN = "Schulman et al. 2017, arXiv:1707.06347, section 4: KL targets of 0.003 to 0.03"
+HUANG = "Huang et al. 2022, The 37 implementation details of PPO"
+LEAST = Rule("returns fell", ("episode_return",), returns_fell, "Henderson et al. 2018, arXiv:1709.06560")
+RULES: tuple[Rule, ...] = (
+    Rule("no episode ends", ("episodes",), no_episode_ends, "by definition"),
+    Rule(
+        "reward never varies", ("episode_return", "episode_return_std"), reward_never_varies, "by definition"
+    ),
+    Rule("value scale", ("value_loss",), value_scale, "van Hasselt et al. 2016, arXiv:1602.07714"),
+    Rule("learning rate is 0", ("learning_rate",), learning_rate_is_zero, "by definition"),
+    Rule("updates without effect", ("approx_kl", "entropy"), updates_without_effect, SCHULMAN),
+    Rule("divergence of the policy", ("approx_kl", "kl"), policy_diverges, SCHULMAN),
+    Rule(
+        "entropy collapsed", ("entropy",), entropy_collapsed, "Mnih et al. 2016, arXiv:1602.01783, section 4"
+    ),
+    Rule(
+        "entropy never falls",
+        ("entropy", "ent_coef"),
+        entropy_never_falls,
+        "Mnih et al. 2016, arXiv:1602.01783",
+    ),
+    Rule(
+        "gradients at the clip",
+        ("grad_norm", "max_grad_norm"),
+        gradients_at_the_clip,
+        "Pascanu et al. 2013, arXiv:1211.5063",
+    ),
+    Rule("value function explains nothing", ("explained_variance",), values_explain_nothing, HUANG),
+    Rule(
+        "evaluation far from training",
+        ("eval/mean_return", "episode_return"),
+        evaluation_far_from_training,
+        "Machado et al. 2018, arXiv:1709.06009",
+    ),
+    Rule(
+        "exploration never falls",
+        ("epsilon",),
+        exploration_never_falls,
+        "Mnih et al. 2015, Nature 518, table 1",
+    ),
+    Rule(
+        "Q above returns",
+        ("q_value", "episode_return"),
+        q_above_returns,
+        "van Hasselt et al. 2016, arXiv:1509.06461",
+    ),
+    Rule("too few updates", ("replay_ratio",), too_few_updates, "Fedus et al. 2020, arXiv:2007.06700"),
+    Rule(
+        "search ignores values",
+        ("visit_entropy",),
+        search_ignores_values,
+        "Schrittwieser et al. 2020, arXiv:1911.08265, appendix B",
+    ),
+    LEAST,
+)
+
+
+def diagnose(seen: Seen) -> list[Finding]:
+    """All that the rules find, in their order; that returns fell is said only where no rule knows more."""
+    found = [
+        Finding(rule.name, *look, rule.source) for rule in RULES if (look := rule.look(seen)) is not None
+    ]
+    return [finding for finding in found if finding.rule != LEAST.name] or found
+
+
+def unseen(seen: Seen) -> list[str]:
+    """The rules that had nothing to look at, for want of their metrics."""
+    return [rule.name for rule in RULES if not any(len(seen.curve(name)[1]) for name in rule.metrics)]

@@ -1,0 +1,98 @@
+"""Whether a change helps a run: forks with it against forks without it, from before the fault, over several seeds.
+
+Both arms branch off the same step and differ in the change alone; each pair has a seed of its own for all that follows.
+Their policies are then evaluated, on the same episodes, and the probability that a changed run is better is reported
+with its interval (reporting/statistics.py). Nothing is claimed beyond these seeds and steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rl_training.errors import NonFiniteError
+from rl_training.monitoring.display import Display, QuietDisplay
+from rl_training.reporting.statistics import Interval, improvement_interval
+from rl_training.runtime.workflows import end_caller, evaluate_checkpoint, train_until_stopped
+from rl_training.settings.loading import load_run_config
+from rl_training.state.run_directory import RunDirectory
+from rl_training.tools.forking import fork_until_stopped
+from rl_training.tools.travelling import saved_at
+from rl_training.trust import refuse_untrusted
+
+FIRST_SEED = 1001  # of the pairs, unlike any that a preset was chosen or reported on
+
+
+class Proof(NamedTuple):
+    """What came of a change."""
+
+    step: int  # where the forks began
+    steps: int  # how long they were
+    without: list[float]  # returns, seed by seed
+    with_change: list[float]
+    improvement: Interval
+
+
+def prove(
+    run_dir: str | Path,
+    changes: Mapping[str, Any],
+    *,
+    step: int,
+    seeds: int = 5,
+    steps: int | None = None,
+    episodes: int = 20,
+    trust: bool = False,
+    display: Display | None = None,
+) -> Proof:
+    """Try a change from before step `step` on; `steps` is a quarter of the run unless given.
+
+    Forks begin one log line before that step, which is run again where no checkpoint is kept. What is seen in the first
+    tenth of a run began before its first lines could show it, and is tried from step 0.
+    """
+    display, run = display or QuietDisplay(), RunDirectory.open(run_dir)
+    config = load_run_config(run.config_path, trust=trust)
+    refuse_untrusted(config, trust)
+    steps = steps or max(1, config.total_timesteps // 4)
+    begin = min(step - config.log_every, config.total_timesteps - steps)
+    begin = begin if begin >= config.total_timesteps / 10 else 0
+    arms: list[list[float]] = [[], []]
+    with ExitStack() as scratch:
+        source = scratch.enter_context(saved_at(run.path, begin, trust=trust)) if begin else None
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+            for returns, settings in zip(arms, ({}, dict(changes)), strict=True):
+                returns.append(
+                    _score(
+                        source or run.config_path, {**settings, "seed": seed}, begin + steps, episodes, trust
+                    )
+                )
+            display.message(f"seed {seed}: {arms[0][-1]:.4g} without the change, {arms[1][-1]:.4g} with it")
+    interval = improvement_interval([np.array(arms[1])], [np.array(arms[0])])
+    return Proof(begin, steps, arms[0], arms[1], interval)
+
+
+def _score(source: Path, changes: dict[str, Any], until: int, episodes: int, trust: bool) -> float:
+    """The return of a fork of a checkpoint, or of a new run of a config, at step `until`.
+
+    A run whose numbers are not finite has the lowest there is.
+    """
+    with TemporaryDirectory(prefix="rl-training-") as folder:
+        quiet: dict[str, Any] = {"run_dir": Path(folder) / "run", "display": _Silent(), "until": until}
+        try:
+            if source.is_dir():
+                result = fork_until_stopped(source, changes, trust=trust, **quiet)
+            else:
+                result = train_until_stopped(load_run_config(source, changes, trust=trust), **quiet)
+        except NonFiniteError:
+            return -np.finfo(np.float64).max
+        end_caller(result.signal)
+        return evaluate_checkpoint(result.run_dir, episodes=episodes, seed=0, trust=trust)["mean_return"]
+
+
+class _Silent(QuietDisplay):
+    def warning(self, text: str) -> None:
+        pass
