@@ -217,10 +217,10 @@ class Study:
                 trial.number
                 for trial in ranked[: max(1, self.settings.trials // self.settings.halving ** (level + 1))]
             }
-            for trial in ranked if rung < rungs[-1] else ():
-                if trial.number not in kept and trial.state == running:
-                    self.study.tell(trial.number, state=self.optuna.trial.TrialState.PRUNED)
-                    self.display.message(_told(self._trial(trial.number)))
+            for behind in ranked if rung < rungs[-1] else ():
+                if behind.number not in kept and behind.state == running:
+                    self.study.tell(behind.number, state=self.optuna.trial.TrialState.PRUNED)
+                    self.display.message(_told(self._trial(behind.number)))
         return None
 
     def sampler(self, position: int) -> Any:
