@@ -18,8 +18,10 @@ from typer.core import TyperGroup
 
 from rl_training.commands.check_env import check_env
 from rl_training.commands.compare import compare
+from rl_training.commands.debug import debug
 from rl_training.commands.describe import describe
 from rl_training.commands.diagnose import diagnose
+from rl_training.commands.diff import diff
 from rl_training.commands.doctor import doctor
 from rl_training.commands.evaluate import evaluate
 from rl_training.commands.evolve import evolve
@@ -35,6 +37,7 @@ from rl_training.commands.schedule import schedule
 from rl_training.commands.set import set_
 from rl_training.commands.train import train
 from rl_training.commands.tune import tune
+from rl_training.commands.verify import verify
 from rl_training.errors import (
     EnvironmentFault,
     ExportError,
@@ -129,6 +132,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "compare": compare,
     "diagnose": diagnose,
+    "verify": verify,
+    "debug": debug,
+    "diff": diff,
     "reproduce": reproduce,
     "doctor": doctor,
 }

@@ -53,6 +53,7 @@ class ActorLearnerTrainer(Trainer[ActorLearnerT]):
     transient: tuple[str, ...] = ("columns", "learners", "agents")
     agent: ActorCriticPolicy
     action_spaces = (*ACTIONS, *JOINT)
+    experience = ("collect",)
 
     def __init__(self, config: ActorLearnerT) -> None:
         environments = make_environments(config, 1, config.seed, "train")

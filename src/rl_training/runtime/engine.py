@@ -28,16 +28,16 @@ from rl_training.errors import EnvironmentFault, NonFiniteError, ObserverError, 
 from rl_training.monitoring.display import Display, Pace
 from rl_training.monitoring.trackers import Trackers
 from rl_training.processes import cpu_seconds, peak_memory
-from rl_training.runtime.controls import Controls
+from rl_training.runtime.controls import Controls, Knobs
 from rl_training.runtime.evaluation import evaluate
-from rl_training.runtime.metrics import MetricsWindow
+from rl_training.runtime.metrics import Metrics, MetricsWindow
 from rl_training.runtime.observers import Watch
 from rl_training.runtime.steering import Steering
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.config import Config
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.files import AppendLog, HeldDirectory
-from rl_training.state.formats import STOPPED
+from rl_training.state.formats import DIGEST, STOPPED
 from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold, seed_everything
@@ -252,6 +252,10 @@ class Engine:
             time.sleep(PAUSE)
         return stop.number is not None
 
+    def iterate(self, knobs: Knobs) -> Metrics:
+        """The trainer's iteration; tools that look into one put their own in its place."""
+        return self.trainer.iterate(knobs)
+
     def _iterate(self) -> None:
         config, progress, total = self.config, self.progress, self.config.total_timesteps
         if self.steering.wants_evaluation(progress.steps, progress.done_at["evaluate"]):
@@ -265,7 +269,7 @@ class Engine:
             self.trainer.begin_with(knobs.arguments_after)
         with self._spending("learn"):
             try:
-                metrics = self.trainer.iterate(knobs)
+                metrics = self.iterate(knobs)
             except NonFiniteError as error:
                 error.step = progress.steps + (error.step or 0)
                 error.env_id, error.largest_reward = config.env_id, self.trainer.largest_reward()
@@ -340,7 +344,7 @@ class Engine:
     def _write(self, values: Mapping[str, float], marks: Mapping[str, str] | None = None) -> None:
         """One line of metrics.jsonl, which holds nothing that depends on the clock, and one of timing.jsonl.
 
-        `marks` are words about the state, such as a digest: they are in the line, and nowhere else.
+        `marks` are words about the state: they are in the line, and nowhere else. The digest of the parameters is one.
         """
         for name, value in values.items():
             if not math.isfinite(value):
@@ -356,6 +360,7 @@ class Engine:
         self._refuse_lost_directory()
         with self._storing():
             said: dict[str, float | str] = {"step": self.progress.steps, **values, **(marks or {})}
+            said[DIGEST] = self.trainer.digest()
             line, self.progress.chain = chain.linked(self.progress.chain, said)
             self.metrics_log.write(line)
             self.timing_log.write(_line({"step": self.progress.steps, **timing}))

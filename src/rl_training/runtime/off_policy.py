@@ -38,6 +38,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
     """Environments and a replay of what happened in them; what is learned from it is the algorithm's own `iterate`."""
 
     transient: tuple[str, ...] = ("whole",)
+    experience = ("_take_whole", "_take_steps", "draw", "on_device")
     replay: Any  # a Replay or a StreamReplay: each algorithm says which
 
     def __init__(self, config: OffPolicyT, **replay: Any) -> None:

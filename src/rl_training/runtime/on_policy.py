@@ -51,6 +51,7 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
 
     agent: ActorCriticPolicy
     action_spaces = (*ACTIONS, *JOINT)
+    experience = ("collect", "time_batch")
     policy_class: ClassVar[type[ActorCriticPolicy]] = ActorCriticPolicy
 
     def __init__(self, config: OnPolicyT) -> None:

@@ -42,6 +42,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
 
     config_class: ClassVar[type[ScaleZeroConfig]] = ScaleZeroConfig
     action_spaces = (spaces.Dict,)
+    experience = ("draw",)
     agent: ScaleZeroPolicy
     transient = ("target_weights",)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -41,6 +42,8 @@ class Trainer(Stateful, Generic[ConfigT]):
     action_spaces: ClassVar[tuple[type, ...]] = ACTIONS
     # Raised when the algorithm computes other numbers than before: docs/formats.md.
     revision: ClassVar[int] = 1
+    # The methods that give it experience, and what is learned from: `debug` and `diff` show what they return.
+    experience: ClassVar[tuple[str, ...]] = ()
 
     config: ConfigT
     agent: Any  # a Stateful that acts (data.collector.Policy)
@@ -98,6 +101,28 @@ class Trainer(Stateful, Generic[ConfigT]):
         for name, part in self.choices().items():
             if paths.get(name) != COMPILED:
                 part.use_torch("as this run began")
+
+    def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All parameters of its networks by name, those of the agent first."""
+        for owner in (self.agent, self):
+            for name, part in vars(owner).items():
+                if isinstance(part, nn.Module):
+                    yield from ((f"{name}.{inner}", each) for inner, each in part.named_parameters())
+
+    def digest(self) -> str:
+        """CRC-32 over all parameters, in their order: what every log line carries, so that `verify` can compare.
+
+        It finds flipped bits and other numbers in a fraction of the time of a cryptographic hash; it finds no forgery,
+        and need not, because `verify` computes the parameters again.
+        """
+        value = 0
+        for _, each in self.parameters():
+            data = each.detach().cpu().contiguous()
+            whole = (
+                data if data.dtype is torch.float32 else data.view(-1).view(torch.uint8)
+            )  # numpy has no bfloat16
+            value = zlib.crc32(whole.numpy(), value)
+        return f"{value:08x}"
 
     def timing(self) -> dict[str, float]:
         """What a line of timing.jsonl shall hold besides the speed: all that depends on the clock."""

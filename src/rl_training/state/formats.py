@@ -11,3 +11,5 @@ ENCODERS_REVISION = 2
 FIRST_COVERED = 2
 # The metric in the last line of a run that was asked to stop.
 STOPPED = "stopped"
+# In every line of metrics.jsonl: the digest of the parameters. Lines of earlier versions have none.
+DIGEST = "digest"

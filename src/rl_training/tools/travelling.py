@@ -20,7 +20,7 @@ from rl_training.allocator import keep_freed_memory
 from rl_training.errors import CheckpointError, EnvironmentFault, RunError
 from rl_training.monitoring.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, stop_signals
-from rl_training.runtime.workflows import end_caller, look, reopen
+from rl_training.runtime.workflows import Left, end_caller, look, reopen
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.journal import Journal
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
@@ -65,6 +65,15 @@ def restored(
     folder: an empty directory for the copy, which is left there
     """
     display, run = display or QuietDisplay(), RunDirectory.open(source)
+    left = found(run, step, display, trust=trust, accept_damaged_log=accept_damaged_log)
+    with reopened(run, left, folder) as engine:
+        yield engine
+
+
+def found(
+    run: RunDirectory, step: int, display: Display, *, trust: bool, accept_damaged_log: bool = False
+) -> Left:
+    """What a run left up to `step`: the nearest checkpoint, or what it began with."""
     left = look(run, display, trust=trust, accept_damaged_log=accept_damaged_log, until=step)
     if left.newest is None and left.manifest.get("lineage"):
         kept = [str(checkpoints.step_of(path)) for path in checkpoints.listed(run.checkpoints)]
@@ -73,6 +82,12 @@ def restored(
         )
     if not left.config.resumes_exactly:
         display.warning("its fragments came in the order of the clock: its past cannot be run again exactly")
+    return left
+
+
+@contextmanager
+def reopened(run: RunDirectory, left: Left, folder: Path | None = None) -> Iterator[Engine]:
+    """The engine of a run in a scratch copy, as what was found has it."""
     with nullcontext(folder) if folder else TemporaryDirectory(prefix=PREFIX) as place:
         scratch = RunDirectory(Path(place))
         for path in (run.config_path, run.manifest_path):

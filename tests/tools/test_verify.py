@@ -1,0 +1,144 @@
+"""`verify`: every algorithm's runs verify; a flip in a metric, a digest or a checkpoint is found and named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from runs import RUNS
+from test_cli import cli
+from test_travelling import between, files_in
+
+from rl_training.errors import RunError
+from rl_training.runtime.trainer import Trainer
+from rl_training.state import chain, checkpoints
+from rl_training.state.run_directory import RunDirectory
+from rl_training.tools.verifying import verify
+
+ONE_OF_EACH = {RUNS[name]["algo"]: name for name in reversed(RUNS) if "wrapping:" not in str(RUNS[name])}
+
+
+@pytest.mark.parametrize("name", sorted(ONE_OF_EACH.values()))
+def test_a_run_of_every_algorithm_verifies(name, trained_run):
+    run = trained_run(name)
+    before, begin = files_in(run), between(run)
+    verdict = verify(run, begin=begin)
+    assert verdict.is_good, str(verdict)
+    assert verdict.begins < begin < verdict.ends and verdict.lines >= 1 and verdict.checkpoints == 1
+    assert files_in(run) == before
+
+
+def test_a_whole_run_verifies_from_its_first_step(trained_run):
+    run = trained_run("ppo-cartpole")
+    verdict = verify(run)
+    lines = len((run / "metrics.jsonl").read_text().splitlines())
+    assert (verdict.is_good, verdict.begins, verdict.lines) == (True, 0, lines)
+    assert verdict.checkpoints == len(checkpoints.listed(run / "checkpoints"))
+
+
+def test_an_interval_ends_where_it_was_asked_to(trained_run):
+    verdict = verify(trained_run("ppo-cartpole"), begin=0, end=600)
+    assert verdict.is_good and verdict.ends == 600
+    assert str(verdict) == "steps 0 to 600 verified, 0 of 2 lines differ"
+
+
+@pytest.fixture
+def copied(trained_run, tmp_path):
+    """A run that may be changed, without its last checkpoint: the log after the one before it is covered by none."""
+    run = Path(shutil.copytree(trained_run("ppo-cartpole"), tmp_path / "run"))
+    shutil.rmtree(checkpoints.listed(run / "checkpoints")[-1])
+    return run
+
+
+def rewritten(run: Path, change) -> int:
+    """Change the log's last line but one and give it and those after it hashes that fit; its step."""
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    place = max(n for n, line in enumerate(lines) if b"grad_norm" in line)
+    value, new = chain.hash_of(lines[place - 1]), lines[:place]
+    for line in lines[place:]:
+        said = json.loads(line)
+        said.pop("chain")
+        if len(new) == place:
+            change(said)
+            step = said["step"]
+        linked, value = chain.linked(value, said)
+        new.append(linked)
+    (run / "metrics.jsonl").write_bytes(b"".join(new))
+    return step
+
+
+def flip_metric(line: dict) -> None:
+    line["value_loss"] = line["value_loss"] * (1 + 2**-52) or 1e-300
+
+
+def flip_digest(line: dict) -> None:
+    line["digest"] = f"{int(line['digest'], 16) ^ 1:08x}"
+
+
+@pytest.mark.parametrize(("change", "name"), [(flip_metric, "value_loss"), (flip_digest, "digest")])
+def test_one_flip_in_a_line_with_hashes_that_fit_is_found(change, name, copied):
+    step = rewritten(copied, change)
+    verdict = verify(copied, begin=step - 1)
+    assert not verdict.is_good and f"step {step:,}, differs: {name} " in verdict.first
+    assert verdict.first.count("(here ") == 1 and not verdict.why
+    done = cli("verify", str(copied), "--from", str(step - 1))
+    assert done.exit_code == 1 and name in done.output and "computation went wrong" in done.output
+
+
+def test_one_flipped_bit_in_the_log_or_a_checkpoint_is_found(trained_run, tmp_path):
+    run = Path(shutil.copytree(trained_run("ppo-cartpole"), tmp_path / "run"))
+    path, log = checkpoints.listed(run / "checkpoints")[-1] / "weights.safetensors", run / "metrics.jsonl"
+    for file, told in ((path, "its checksum does not match"), (log, "is damaged")):
+        good = file.read_bytes()
+        file.write_bytes(good[:-200] + bytes([good[-200] ^ 1]) + good[-199:])
+        assert told in verify(run, begin=2900).first
+        file.write_bytes(good)
+    assert verify(run, begin=2900).is_good
+
+
+def test_a_forged_checkpoint_with_checksums_that_fit_is_found(trained_run, tmp_path):
+    run = Path(shutil.copytree(trained_run("ppo-cartpole"), tmp_path / "run"))
+    path = checkpoints.listed(run / "checkpoints")[-1]
+    tree = checkpoints.load_checkpoint(path)
+    name, weights = next(
+        (name, part) for name, part in tree["policy"]["agent"]["network"].items() if part.dim() == 2
+    )
+    weights[0, 0] += 1e-3
+    checkpoints.save_checkpoint(path.parent, checkpoints.step_of(path), tree, 9)
+    first = verify(run, begin=between(trained_run("ppo-cartpole"))).first
+    assert path.name in first and name in first and "1 of" in first
+
+
+def test_old_lines_without_digests_verify(copied):
+    lines = (copied / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    assert all("digest" in json.loads(line) for line in lines)
+    step = rewritten(copied, lambda line: line.pop("digest"))
+    assert verify(copied, begin=step - 1).is_good
+
+
+def test_other_versions_and_the_order_of_the_clock_are_refused_unless_asked(copied, tmp_path):
+    manifest = RunDirectory(copied).read_manifest()
+    manifest["versions"]["numpy"] = "1.0"
+    RunDirectory(copied)._write_manifest(manifest)
+    with pytest.raises(RunError, match=r"numpy 1\.0.*--anyway"):
+        verify(copied, begin=2900)
+    verdict = verify(copied, begin=2900, anyway=True)
+    assert verdict.is_good and any("numpy 1.0" in reason for reason in verdict.why)
+
+
+def test_a_digest_is_of_every_bit_of_every_parameter(trained_run):
+    class Holder(Trainer):
+        def __init__(self) -> None:
+            self.agent = type("Agent", (), {})()
+            self.agent.network = torch.nn.Linear(3, 2)
+            self.critic = torch.nn.Linear(2, 1).to(torch.bfloat16)
+            self.scale = torch.nn.ParameterList([torch.nn.Parameter(torch.tensor(1.0))])
+
+    holder = Holder()
+    digests = {holder.digest()}
+    for _, parameter in holder.parameters():
+        with torch.no_grad():
+            parameter.view(-1)[-1:].view(torch.uint8)[0] ^= 1
+        digests.add(holder.digest())
+    assert len(digests) == 1 + 5
