@@ -38,6 +38,8 @@ BESIDE_THE_POINT = (
     "wandb",
     "mlflow",
     "keep_checkpoints",
+    "keep",
+    "keep_bytes",
     "checkpoint_interval",
     "log_interval",
 )

@@ -29,6 +29,7 @@ from rl_training.monitoring.display import Display, Pace
 from rl_training.monitoring.trackers import Trackers
 from rl_training.processes import cpu_seconds, peak_memory
 from rl_training.runtime.controls import Controls, Knobs
+from rl_training.runtime.disk import keep_of
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import Metrics, MetricsWindow
 from rl_training.runtime.observers import Watch
@@ -418,7 +419,7 @@ class Engine:
         if self.watch.observers:
             tree["watch"] = self.watch.state_dict()
         self.last_good = checkpoints.save_checkpoint(
-            self.run.checkpoints, self.progress.steps, tree, self.config.keep_checkpoints
+            self.run.checkpoints, self.progress.steps, tree, keep_of(self.config)
         )
 
     def _is_saved(self) -> bool:

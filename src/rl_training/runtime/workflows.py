@@ -29,6 +29,7 @@ from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
 from rl_training.registry import home_of, policy_path, require_algorithm, trainer_class
 from rl_training.runtime.controls import idle_knobs
+from rl_training.runtime.disk import disk_line, keep_of
 from rl_training.runtime.engine import Engine, Result, is_over
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.observers import Observer, Watch
@@ -120,7 +121,9 @@ def train_until_stopped(
     with run.lock():
         with begin_run(run, config, threads, trainer.paths()):
             pass
-        for told in filter(None, (difference(written, config), lanes_line(written, config))):
+        for told in filter(
+            None, (difference(written, config), lanes_line(written, config), disk_line(trainer, config))
+        ):
             display.message(told)
         for text in idle_knobs(config):
             display.warning(text)
@@ -222,7 +225,7 @@ def resume_until_stopped(
         if left.newest is not None:
             if not left.is_over:
                 check_best(engine)
-            checkpoints.prune(left.newest[0], left.config.keep_checkpoints, "segments" in left.newest[1])
+            checkpoints.prune(left.newest[0], keep_of(left.config), "segments" in left.newest[1])
             if not left.is_over:
                 display.message(f"resumed from step {engine.progress.steps:,}")
         if left.damage is not None:

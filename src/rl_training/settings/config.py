@@ -14,7 +14,7 @@ from numbers import Real
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rl_training.errors import ConfigError, did_you_mean
 from rl_training.parts import Brought, brought_by, short_name
@@ -147,6 +147,12 @@ class Config(BaseModel, metaclass=ConfigMeta):
     wandb: bool = field(False, "Also log metrics to Weights & Biases (extra `wandb`).")
     mlflow: bool = field(False, "Also log metrics to MLflow (extra `mlflow`).")
     keep_checkpoints: int = field(2, "Number of latest checkpoints to keep.", ge=2)
+    keep: Literal["ladder", "all"] | Annotated[int, Field(ge=2)] | None = field(
+        None, "Checkpoints to keep: a number, ladder (fewer of the older) or all; none: keep_checkpoints."
+    )
+    keep_bytes: int | None = field(
+        None, "Bytes that checkpoints and replay segments may take; the newest two stay in any case.", ge=1
+    )
     device: str = field("cpu", "Device of the networks: cpu, cuda or cuda:N.", pattern=DEVICE)
     torch_threads: int | None = field(
         None, "Number of torch threads; none: 1 for small networks, otherwise all cores.", ge=1, le=256

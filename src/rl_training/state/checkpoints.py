@@ -27,6 +27,7 @@ from rl_training.errors import CheckpointError, StorageError
 from rl_training.state import files, segments
 from rl_training.state.encoding import Decoder, Encoder
 from rl_training.state.formats import FORMAT
+from rl_training.state.ladder import LEAST, Keep
 from rl_training.state.reading import Folder, digest, reason
 
 POLICY, SEGMENTS = "policy", "segments"
@@ -43,8 +44,8 @@ class NewerFormatError(CheckpointError):
     """A checkpoint that is not damaged, but from the future: an older one must not be used in its place."""
 
 
-def save_checkpoint(folder: Path, step: int, tree: Mapping[str, object], keep: int) -> Path:
-    """Write `tree` as `folder/step-<step>`, then remove all but the newest `keep` up to this step.
+def save_checkpoint(folder: Path, step: int, tree: Mapping[str, object], keep: int | Keep) -> Path:
+    """Write `tree` as `folder/step-<step>`, then remove those up to this step that are not to be kept.
 
     The tensors under tree["policy"] are the weights; tree["segments"], if there, lists the segments that belong
     to it; those that no checkpoint lists any more are removed at the end. Equal trees give equal bytes. Raises
@@ -62,17 +63,44 @@ def save_checkpoint(folder: Path, step: int, tree: Mapping[str, object], keep: i
     return final
 
 
-def prune(newest: Path, keep: int, with_segments: bool) -> None:
-    """Remove all but `keep` checkpoints up to `newest`, and then the segments that none lists any more.
+def prune(newest: Path, keep: int | Keep, with_segments: bool) -> None:
+    """Remove those up to `newest` that are not to be kept, and then the segments that none lists any more.
 
     The last step of every save, and the first of a resume: a kill may have come between a save and its end.
     """
-    folder, step = newest.parent, step_of(newest)
-    for old in [path for path in listed(folder) if step_of(path) <= step][:-keep]:
-        files.remove_directory(old)
+    rule = keep if isinstance(keep, Keep) else Keep(keep)
+    folder, last = newest.parent, step_of(newest)
+    there = {step_of(path): path for path in listed(folder) if step_of(path) <= last}
+    kept = rule.kept(list(there))
+    if rule.most_bytes is not None:
+        kept = _that_fit([there[step] for step in kept], rule.most_bytes)
+    for step, path in there.items():
+        if step not in kept:
+            files.remove_directory(path)
     if with_segments:
         needed = {name for path in listed(folder) for name in _listed_segments(path)}
         segments.sweep(_segment_folder(folder), needed)
+
+
+def _that_fit(paths: list[Path], most: int) -> list[int]:
+    """The steps of the newest of these checkpoints that take `most` bytes with their segments, and of two at least."""
+    taken, counted, kept = 0, set[str](), list[int]()
+    for path in reversed(paths):
+        entries = _listed_segments(path)
+        taken += size_of(path) + sum(entry["bytes"] for name, entry in entries.items() if name not in counted)
+        counted |= entries.keys()
+        if taken > most and len(kept) >= LEAST:
+            break
+        kept.append(step_of(path))
+    return kept
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of the files in a directory."""
+    try:
+        return sum(path.stat(follow_symlinks=False).st_size for path in folder.iterdir())
+    except OSError:
+        return 0
 
 
 def save_policy(path: Path, step: int, tree: Mapping[str, object]) -> Path:
@@ -251,13 +279,13 @@ def _segment_folder(folder: Path) -> Path:
     return folder.parent / "replay"
 
 
-def _listed_segments(path: Path) -> set[str]:
+def _listed_segments(path: Path) -> segments.Entries:
     """The segments a checkpoint lists; none if it is damaged, for then nobody will ask for them."""
     try:
         with Folder(path) as folder:
-            return set(segments.check_entries(_skeleton(folder).get(SEGMENTS, {})))
+            return segments.check_entries(_skeleton(folder).get(SEGMENTS, {}))
     except (OSError, CheckpointError, ValueError):
-        return set()
+        return {}
 
 
 def _skeleton(folder: Folder) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Stateful:
         """All attributes that are not transient, copied."""
         owner = type(self).__name__
         return ObjectState(
-            {name: _save(value, f"{owner}.{name}", (self,)) for name, value in _fields(self).items()}
+            {name: _save(value, f"{owner}.{name}", (self,)) for name, value in fields(self).items()}
         )
 
     def load_state_dict(self, state: dict[str, object]) -> None:
@@ -66,9 +66,9 @@ class Stateful:
         the same. Only the lengths of lists, deques and dicts are free, and what is named in `varying`.
         """
         owner = type(self).__name__
-        fields, varying = _fields(self), varying_names(type(self))
-        require_same_keys(set(fields), set(state), owner)
-        for name, current in fields.items():
+        mine, varying = fields(self), varying_names(type(self))
+        require_same_keys(set(mine), set(state), owner)
+        for name, current in mine.items():
             setattr(self, name, _load(current, state[name], f"{owner}.{name}", name in varying))
         self.check_state()
 
@@ -76,7 +76,8 @@ class Stateful:
         """Refuse with `require` what was loaded and cannot be: the files of a checkpoint may be forged."""
 
 
-def _fields(thing: Stateful) -> dict[str, Any]:
+def fields(thing: Stateful) -> dict[str, Any]:
+    """What of an object is state, as it stands."""
     transient = transient_names(type(thing))
     return {name: value for name, value in vars(thing).items() if name not in transient}
 
@@ -107,7 +108,7 @@ def _save(value: Any, where: str, holders: tuple[Any, ...]) -> Any:
             return ObjectState(value.state_dict())
         owner = type(value).__name__
         return ObjectState(
-            {name: _save(part, f"{owner}.{name}", holders) for name, part in _fields(value).items()}
+            {name: _save(part, f"{owner}.{name}", holders) for name, part in fields(value).items()}
         )
     if isinstance(value, nn.Module):
         return module_state(value)

@@ -14,6 +14,7 @@ from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.registry import ZOO, policy_path, require_algorithm, trainer_class
 from rl_training.runtime.controls import ARGUMENT, ARGUMENTS, PARTS, idle_knobs
+from rl_training.runtime.disk import keep_of
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.observers import Observer, Watch
 from rl_training.runtime.workflows import (
@@ -328,7 +329,7 @@ def _take_over(
     if not take_along(parent, run, tree):
         tree["progress"]["best_return"] = -float("inf")
     tree["policy"]["config"] = config.model_dump(mode="json")
-    checkpoints.save_checkpoint(run.checkpoints, tree["progress"]["steps"], tree, config.keep_checkpoints)
+    checkpoints.save_checkpoint(run.checkpoints, tree["progress"]["steps"], tree, keep_of(config))
 
 
 def _take_journal_over(

@@ -149,6 +149,7 @@ def _unlike_checkpoints(there: Path, here: Path) -> str:
     trees = []
     for path in (there, here):
         tree = checkpoints.load_checkpoint(path)
+        tree.pop("journal", None)  # here it is known from the start
         tree["progress"] = {
             name: value
             for name, value in tree["progress"].items()
