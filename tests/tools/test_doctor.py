@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from test_cli import cli, refused
 
 from rl_training.compiling import Cache
 from rl_training.errors import UserError
 from rl_training.extras import EXTRAS, require_extra
+from rl_training.state import checkpoints
 from rl_training.tools import checkup
 
 ROOT = Path(__file__).parents[2]
@@ -83,3 +85,15 @@ def test_the_table_of_extras_is_that_of_the_project():
     tested = next(line for line in written["test"] if line.startswith("rl-training["))
     large = {"mujoco", "dm-control", "minatar", "pettingzoo"}  # or they bring pandas or scipy
     assert set(re.findall(r"\w+", tested.partition("[")[2])) - {"docs"} == set(EXTRAS) - large
+
+
+def test_it_shows_the_disk_space_of_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(checkup, "self_test", list)
+    monkeypatch.chdir(tmp_path)
+    for step in (1, 2):
+        tree = {"policy": {"weights": torch.zeros(2**18)}}
+        checkpoints.save_checkpoint(tmp_path / "runs" / "mine" / "checkpoints", step, tree, 2)
+    shown = cli("doctor").stdout.partition("\ndisk\n")[2].partition("\nextras\n")[0]
+    assert re.search(r"free +[\d,.]+ [MG]B", shown) and re.search(
+        r"runs/mine +2.0 MB in 2 checkpoints", shown
+    )

@@ -7,7 +7,7 @@ from rl_training.terminal import printable_line
 
 
 def doctor(json_: Json = False) -> None:
-    """Check the installation: versions, devices, threads, numba's cache, extras, a small run.
+    """Check the installation: versions, devices, threads, numba's cache, disk space, extras, a small run.
 
     Exits with 1 if the small run fails. A missing extra is not a failure.
     """
@@ -17,7 +17,7 @@ def doctor(json_: Json = False) -> None:
     if json_:
         print_json(checkup)
     else:
-        for heading in ("versions", "devices", "threads", "cache"):
+        for heading in ("versions", "devices", "threads", "cache", "disk"):
             print(heading)
             width = max(map(len, checkup[heading]))
             for name, value in checkup[heading].items():

@@ -29,15 +29,14 @@ def disk_line(trainer: Trainer, config: Config) -> str:
     if config.keep is None:
         return ""
     count = keep_of(config).count(config.total_timesteps)
-    replays = [part for part in vars(trainer).values() if hasattr(part, "store")]
-    ring = sum(sum(_sizes(vars(replay))) for replay in replays)
-    apart = [part for part in fields(trainer).values() if part not in replays]
-    each = sum(_sizes([apart, trainer.agent]))
+    parts = fields(trainer).values()
+    ring = sum(sum(_sizes(vars(part))) for part in parts if hasattr(part, "store"))
+    each = sum(_sizes([trainer.agent, *(part for part in parts if not hasattr(part, "store"))]))
     turns = config.total_timesteps / max(1, getattr(config, "buffer_size", config.total_timesteps))
     whole = count * each + ring * min(count, max(turns, 1))
-    limit = f", at most {_written(config.keep_bytes)}" if config.keep_bytes else ""
-    about = f"{_written(each)} each" + (f", the replay {_written(ring)}" if ring else "")
-    return f"checkpoints: {count} at the end ({config.keep}), about {_written(whole)}{limit} ({about})"
+    limit = f", at most {written_size(config.keep_bytes)}" if config.keep_bytes else ""
+    about = f"{written_size(each)} each" + (f", the replay {written_size(ring)}" if ring else "")
+    return f"checkpoints: {count} at the end ({config.keep}), about {written_size(whole)}{limit} ({about})"
 
 
 def _sizes(value: Any) -> Iterator[int]:
@@ -57,5 +56,6 @@ def _sizes(value: Any) -> Iterator[int]:
             yield from _sizes(part)
 
 
-def _written(size: float) -> str:
+def written_size(size: float) -> str:
+    """Bytes in MB, or in GB."""
     return f"{size / 2**20:,.1f} MB" if size < 2**30 else f"{size / 2**30:,.1f} GB"

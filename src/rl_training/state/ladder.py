@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-LADDER, ALL = "ladder", "all"
+ALL = "all"
 LEAST = 2  # the newest ones, which always stay
 
 
@@ -26,10 +26,10 @@ class Keep(NamedTuple):
 
     def kept(self, steps: Sequence[int]) -> list[int]:
         """The steps, of these rising ones, whose checkpoints stay as far as their sizes are not asked about."""
+        if isinstance(self.rule, int):
+            return list(steps[-self.rule :])
         if self.rule == ALL:
             return list(steps)
-        if self.rule != LADDER:
-            return list(steps[-self.rule :])
         newest = steps[-1] // self.every if steps else 0
         seen, rungs = set[int](), set(steps[:1]) | set(steps[-LEAST:])
         for step in steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -14,12 +15,15 @@ import torch
 from rl_training.compiling import cache, can_write
 from rl_training.errors import add_extra, one_line
 from rl_training.extras import EXTRAS, missing_packages
+from rl_training.runtime.disk import written_size
 from rl_training.runtime.trainer import PHYSICAL_CORES
 from rl_training.runtime.workflows import evaluate_checkpoint, train
 from rl_training.settings.loading import load_config
-from rl_training.state.run_directory import versions
+from rl_training.state import checkpoints
+from rl_training.state.run_directory import RunDirectory, versions
 from rl_training.tools.forking import fork
 
+LARGEST = 5  # runs that are listed with their sizes
 SMALL_RUN = {
     "algo": "ppo",
     "env_id": "CartPole-v1",
@@ -44,6 +48,7 @@ def check_up() -> dict[str, Any]:
             "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
         },
         "cache": _cache(),
+        "disk": _disk(),
         "extras": {name: _extra(name) for name in EXTRAS},
         "self_test": self_test(),
     }
@@ -69,6 +74,18 @@ def _cache() -> dict[str, str]:
         "writable": "yes" if can_write(folder) else "no",
         "owner": owner,
     }
+
+
+def _disk() -> dict[str, str]:
+    """Free space here, and what the checkpoints and replay segments of the largest runs in runs/ take."""
+    taken = {}
+    for run in map(RunDirectory, Path("runs").glob("*")):
+        paths = checkpoints.listed(run.checkpoints)
+        if paths:
+            size = sum(map(checkpoints.size_of, [*paths, run.replay]))
+            taken[str(run.path)] = (size, f"{written_size(size)} in {len(paths)} checkpoints")
+    largest = sorted(taken, key=lambda name: -taken[name][0])[:LARGEST]
+    return {"free": written_size(shutil.disk_usage(".").free)} | {name: taken[name][1] for name in largest}
 
 
 def _extra(name: str) -> dict[str, Any]:
