@@ -26,7 +26,9 @@ BEFORE = {
 }
 # Pages whose trainings are done as they are written; all others are cut short.
 AS_WRITTEN = {
+    "diagnose",
     "doctor",
+    "evolve",
     "export",
     "trackers",
     "fork",

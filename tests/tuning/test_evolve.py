@@ -82,6 +82,17 @@ def test_killed_and_continued_is_not_killed_and_the_winner_is_one_config(space: 
     assert (tmp_path / "stepped" / "metrics.jsonl").read_bytes() == (stepped / "metrics.jsonl").read_bytes()
 
 
+def test_generations_that_are_no_multiple_of_an_iteration_end_with_the_run(
+    space: Path, tmp_path: Path
+) -> None:
+    config = load_config(TINY, {"total_timesteps": 300})  # iterations of 128 steps
+    begin_evolution(config, space, Settings(2, 100), tmp_path / "run")
+    done = run_evolution(tmp_path / "run")
+    assert len(done.generations) == 3 and done.winner is not None
+    assert max((done.winner / "checkpoints").iterdir()).name == "step-000000000384"
+    assert run_evolution(tmp_path / "run").generations == done.generations  # a finished one is left as it is
+
+
 @pytest.mark.parametrize(
     ("text", "changes", "words"),
     [

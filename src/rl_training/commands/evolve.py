@@ -47,7 +47,7 @@ def evolve(
     """Train a population whose worst members copy the best, with other values of knobs; resumes after a kill.
 
     \b
-    rl-training evolve ppo/cartpole --space space.yaml --members 8 --interval 10_000
+    rl-training evolve ppo/cartpole learning_rate_schedule=null --space space.yaml --members 8 --interval 10_000
     rl-training evolve runs/evolve-ppo-CartPole-v1-s1
     """
     from rl_training.tuning import evolution

@@ -118,7 +118,7 @@ def read_knobs(path: str | Path, base: Config) -> Space:
             raise ConfigError(f"{path}: {key} sizes memory, and members share the shape of their state")
         if getattr(base, name + SCHEDULE) is not None or getattr(base, name + WARMUP):
             raise ConfigError(
-                f"{path}: {key} has a schedule or a warm-up in the config; remove it to evolve the knob"
+                f"{path}: {key} has a schedule or a warm-up in the config; remove it: {name}{SCHEDULE}=null"
             )
         options = node.options if isinstance(node, Choice) else ()
         if not isinstance(node, Range) and not all(
@@ -180,8 +180,8 @@ class Evolution:
         self.generations = _read_generations(folder)
 
     def run(self) -> Evolved:
-        total, interval = self.base.total_timesteps, self.settings.interval
-        for generation in range(len(self.generations), math.ceil(total / interval)):
+        while self.steps() < self.base.total_timesteps:
+            generation = len(self.generations)
             planned = self.planned(generation)
             for old in range(generation - 1):  # what the generation before has taken over
                 shutil.rmtree(self.place(old), ignore_errors=True)
@@ -214,7 +214,7 @@ class Evolution:
         failed = {i for i, member in enumerate(before) if member.score is None}
         best = [i for i in ranked[:count] if i not in failed]
         worst = failed | set(ranked[-count:] if len(before) > 1 else ())
-        begins = self.steps_at(best[0]) + 1
+        begins = self.steps() + 1
         planned = []
         for index, member in enumerate(before):
             if index not in worst:
@@ -237,12 +237,13 @@ class Evolution:
         study = optuna.create_study(sampler=sampler)
         return [self.space.ask(study.ask()) for _ in range(self.settings.members)]
 
-    def steps_at(self, index: int) -> int:
-        """At which step the generation that was trained last ended: that of its checkpoint."""
-        return max(
-            int(p.name[5:])
-            for p in (self.place(len(self.generations) - 1, index) / "checkpoints").glob("step-*")
-        )
+    def steps(self) -> int:
+        """At which step the generation that was trained last ended: an iteration may go beyond its interval."""
+        if not self.generations:
+            return 0
+        trained = next(i for i, member in enumerate(self.generations[-1]) if member.score is not None)
+        folder = self.place(len(self.generations) - 1, trained) / "checkpoints"
+        return max(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
 
     def explored(self, name: str, value: Any, random: np.random.Generator) -> Any:
         """A value next to another: a fifth higher or lower, or the next of a list."""
@@ -270,7 +271,7 @@ class Evolution:
     def train(self, generation: int, index: int, member: Member) -> tuple[int | None, float | None]:
         """Bring a member to the end of its generation: the signal that stopped it, if one did, and its score."""
         path, config = self.place(generation, index), self.config(member)
-        until = min((generation + 1) * self.settings.interval, config.total_timesteps)
+        until = (self.steps() // self.settings.interval + 1) * self.settings.interval
         how: Values = {"display": Quiet(), "until": until}
         try:
             if (path / "config.yaml").exists():
