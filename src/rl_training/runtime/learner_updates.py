@@ -46,7 +46,7 @@ class TargetLearner:
         trainer, batch = self.trainer, shares[0]
         view = trainer.compiled_view(self.update, batch)
         targets, ratios = trainer.targets(view, batch, now)
-        rows = {**targets, "obs": trainer.inputs(batch), "action": batch["action"].flatten(0, 1)}
+        rows: Any = {**targets, "obs": trainer.inputs(batch), "action": batch["action"].flatten(0, 1)}
         numbers, moved = _first(self.update.descend(self.update.whole(rows), now, far))
         explained = explained_variance(view.value, targets["return"])
         return ratios | numbers | {"explained_variance": explained}, moved
