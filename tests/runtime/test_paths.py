@@ -16,6 +16,7 @@ from rl_training.errors import RunError
 from rl_training.kernels import compiled
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.policies.gathering import WholeSteps
+from rl_training.policies.in_lanes import WholeRollouts
 from rl_training.runtime import updates, workflows
 from rl_training.state import checkpoints
 
@@ -60,10 +61,11 @@ def test_the_first_lines_say_how_updates_are_computed(setting: bool, tmp_path: P
     ) in display.messages
 
 
+@pytest.mark.parametrize("name", [RUN, "impala-cartpole"])
 def test_a_run_that_began_with_torch_goes_on_with_it_where_it_could_be_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = small_config(RUN)
+    config = small_config(name)
     with monkeypatch.context() as there:
         another_processor(there)
         train(config, run_dir=tmp_path / "whole", quiet=True)
@@ -74,10 +76,11 @@ def test_a_run_that_began_with_torch_goes_on_with_it_where_it_could_be_compiled(
 
 def in_python(monkeypatch: Any) -> None:
     """As where nothing steps compiled environments but Python."""
-    monkeypatch.setattr(WholeSteps, "of", classmethod(lambda cls, *parts: None))
+    for kind in (WholeSteps, WholeRollouts):
+        monkeypatch.setattr(kind, "of", classmethod(lambda cls, *parts: None))
 
 
-@pytest.mark.parametrize("name", ["dqn-compiled", "sac-compiled"])
+@pytest.mark.parametrize("name", ["dqn-compiled", "sac-compiled", "trpo-compiled"])
 def test_a_run_that_began_step_by_step_goes_on_so_where_steps_could_be_compiled(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
