@@ -82,7 +82,7 @@ def two_rate_adam(parameters, gradient, mean, square, count, settings, rate, mos
     bias = 1 - beta ** count[0]
     along, apart = np.float32(rate / bias), np.float32(settings[3] / bias)
     spread, least = np.float32(1 / math.sqrt(1 - gamma ** count[0])), np.float32(settings[2])
-    start, end, part = 0, np.int64(settings[4]), 4
+    start, end, part = 0, int(settings[4]), 4
     while start < len(parameters):
         step = along if part % 2 == 0 else apart
         for i in range(start, end):
@@ -91,7 +91,7 @@ def two_rate_adam(parameters, gradient, mean, square, count, settings, rate, mos
             square[i] = second * square[i] + squared * slope * slope
             parameters[i] -= step * mean[i] / (np.sqrt(square[i]) * spread + least)
         part += 1
-        start, end = end, np.int64(settings[part]) if part < len(settings) else len(parameters)
+        start, end = end, int(settings[part]) if part < len(settings) else len(parameters)
     return norm
 
 
