@@ -29,9 +29,15 @@ from rl_training.trees import tree_map
 
 def policy_settings(config: OnPolicyConfig | ActorLearnerConfig | BCConfig) -> dict[str, Any]:
     """What an actor-critic policy is built from, besides the spaces."""
-    network = ("activation", "image_encoder", "shared_trunk", "log_std_init", "state_dependent_std")
+    network = (
+        "activation",
+        "image_encoder",
+        "shared_trunk",
+        "log_std_init",
+        "state_dependent_std",
+        "squash_actions",
+    )
     names = (*network, "critic_sizes", "hidden_sizes", "normalize_observations", "device", "precision")
-    names = (*names, "squash_actions")
     settings = {name: getattr(config, name) for name in names}
     actor_sizes, *own = (
         getattr(config, name) for name in ("actor_sizes", "network", "encoder", "layer_norm")

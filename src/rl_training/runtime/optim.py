@@ -115,7 +115,7 @@ class Adam(Optimizer):
     θ ← θ - lr · m / (1 - β₁ᵗ) / (√(v / (1 - β₂ᵗ)) + ε)
     """
 
-    transient = ("betas", "epsilon")
+    transient: tuple[str, ...] = ("betas", "epsilon")
     compiled_step = adam
 
     def __init__(
@@ -150,9 +150,11 @@ class Adam(Optimizer):
 
     def _move(self, ranges: Sequence[slice], learning_rate: float) -> None:
         # torch's own kernel does in one pass what ten operations would do.
-        vectors = (self.parameters, self.gradient, self.mean, self.square)
         torch._fused_adam_(
-            *([vector[part] for part in ranges] for vector in vectors),
+            [self.parameters[part] for part in ranges],
+            [self.gradient[part] for part in ranges],
+            [self.mean[part] for part in ranges],
+            [self.square[part] for part in ranges],
             [],
             [self.count] * len(ranges),
             lr=learning_rate,
