@@ -36,6 +36,8 @@ def test_the_clip_coefficient_really_acts(tmp_path):
         ("probe/TwoChoices-v0", dict(target_kl=0.01, value_clip_coef=0.2)),
         ("probe/DictAndPicture-v0", dict(shared_trunk=True, num_steps=16)),
         ("FrozenLake-v1", dict(hidden_sizes=[])),
+        ("probe/Masked-v0", dict(wrappers=["rl_training.envs.wrappers:PreviousActionAndReward"])),
+        ("probe/DictAndPicture-v0", dict(recurrent_layers=2, critic_memory=False, num_steps=16)),
     ],
 )
 def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
@@ -48,3 +50,8 @@ def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
 def test_more_minibatches_than_environments_are_refused():
     with pytest.raises(ConfigError, match="num_minibatches must be at most num_envs = 2"):
         RecurrentPPOConfig(env_id="CartPole-v1", num_envs=2, num_minibatches=3)
+
+
+def test_a_shared_memory_is_the_critics_too():
+    with pytest.raises(ConfigError, match="critic_memory must be true with shared_trunk"):
+        RecurrentPPOConfig(env_id="CartPole-v1", shared_trunk=True, critic_memory=False)

@@ -90,7 +90,13 @@ REACHES: Mapping[str, Reach] = {
 # name them too.
 OWN_ENVIRONMENTS = frozenset({"mpe2.simple_spread_v3:parallel_env"})
 OWN_PARTS = frozenset(
-    f"rl_training.envs.{name}" for name in ("wrappers:DropText", "wrappers:EncodeText", "partial:OnlyEntries")
+    f"rl_training.envs.{name}"
+    for name in (
+        "wrappers:DropText",
+        "wrappers:EncodeText",
+        "wrappers:PreviousActionAndReward",
+        "partial:OnlyEntries",
+    )
 )
 
 # Whoever plays also acts, and whoever trains also plays.

@@ -72,11 +72,22 @@ def make_trainer(env_id="probe/Counting-v0", **changes):
 CELLS = [("lstm", False), ("gru", False), ("lstm", True), ("gru", True)]
 
 
-@pytest.mark.parametrize(("cell", "shared_trunk"), CELLS)
+SWITCHES = [dict(cell=cell, shared_trunk=shared_trunk) for cell, shared_trunk in CELLS]
+PREVIOUS = "rl_training.envs.wrappers:PreviousActionAndReward"
+SWITCHES += [
+    dict(recurrent_layers=2),
+    dict(recurrent_layers=3, cell="gru", shared_trunk=True),
+    dict(critic_memory=False),
+    dict(wrappers=[PREVIOUS]),
+    dict(recurrent_layers=2, cell="gru", critic_memory=False, wrappers=[PREVIOUS]),
+]
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
 @pytest.mark.parametrize("env_id", ["probe/Counting-v0", "Pendulum-v1", "probe/DictAndPicture-v0"])
-def test_learning_sees_what_acting_saw(env_id, cell, shared_trunk):
+def test_learning_sees_what_acting_saw(env_id, switches):
     """Before the first gradient step the ratio is 1 and the values are those stored, across episodes and rollouts."""
-    trainer = make_trainer(env_id, cell=cell, shared_trunk=shared_trunk, normalize_observations=True)
+    trainer = make_trainer(env_id, normalize_observations=True, **switches)
     knobs = Controls.of(trainer.config)
     for i in range(2):
         trainer.iterate(knobs.at(i))
@@ -144,6 +155,62 @@ def test_the_value_at_a_time_limit_is_that_of_the_final_observation_with_the_mem
     assert found > 3
 
 
+def test_the_layers_are_torchs_cells_on_top_of_each_other():
+    """Each layer by an LSTM of its own, whose states lie side by side in the carry."""
+    trainer = make_trainer(recurrent_layers=2)
+    memory = trainer.agent.network.actor_memory
+    cells = []
+    for layer in range(2):
+        weights = {
+            name.replace(f"_l{layer}", "_l0"): parameter
+            for name, parameter in memory.cell.named_parameters()
+            if name.endswith(f"_l{layer}")
+        }
+        size = weights["weight_ih_l0"].shape[1]
+        cells.append(torch.nn.LSTM(size, 6))
+        cells[-1].load_state_dict(weights)
+        assert (weights["bias_ih_l0"][6:12] == 1).all()  # what keeps the state, in every layer
+        assert weights["bias_ih_l0"].sum() == 6
+    obs = torch.randn(5, 3, 2)
+    state = tuple(torch.randn(3, 12) for _ in range(2))
+    given = tuple(part.clone() for part in state)
+    with torch.no_grad():
+        found = []
+        for row in obs:
+            features, state = memory.step(row, state)
+            found.append(features)
+        layer_input, after = memory.encoder(obs.flatten(0, 1)).unflatten(0, (5, 3)), []
+        for layer, cell in enumerate(cells):
+            begins = tuple(part[None, :, 6 * layer : 6 * layer + 6].contiguous() for part in given)
+            layer_input, ends = cell(layer_input, begins)
+            after.append(ends)
+    torch.testing.assert_close(torch.stack(found), layer_input)
+    for part, ends in zip(state, zip(*after, strict=True), strict=True):
+        torch.testing.assert_close(part, torch.cat([end[0] for end in ends], 1))
+
+
+def test_a_critic_without_memory_sees_the_observation_alone():
+    trainer = make_trainer(critic_memory=False)
+    network = trainer.agent.network
+    assert len(network.initial(1)) == 2 and network.critic_memory is None  # the actor's alone
+    obs, carry = torch.randn(4, 2), network.initial(4)
+    others = tuple(torch.randn_like(part) for part in carry)
+    with torch.no_grad():
+        (parameters, value, _), (moved, same, _) = network.step(obs, carry), network.step(obs, others)
+    assert torch.equal(value, same) and not torch.equal(parameters, moved)
+
+
+def test_the_previous_action_and_reward_are_those_of_the_step_before():
+    trainer = make_trainer(wrappers=[PREVIOUS], num_steps=30)
+    rollout, _ = trainer.collect()
+    seen, ended = rollout["obs"], (rollout["terminated"] | rollout["truncated"])[:-1]
+    actions = torch.nn.functional.one_hot(rollout["action"], 2).float()[:-1]
+    for name, column in (("previous_action", actions), ("previous_reward", rollout["reward"][:-1, :, None])):
+        expected = torch.where(ended.unsqueeze(-1), 0.0, column)
+        torch.testing.assert_close(seen[name][1:], expected)
+        assert (seen[name][0] == 0).all() and ended.any() and not ended.all()
+
+
 def recall_score(trainer, iterations):
     knobs = Controls.of(trainer.config)
     for i in range(iterations):
@@ -168,6 +235,24 @@ def test_a_cue_is_recalled_after_twenty_steps(cell):
 def test_without_a_memory_the_cue_is_lost():
     seed_everything(1)
     assert recall_score(PPOTrainer(PPOConfig(**RECALL, hidden_sizes=[16])), 40) < 0.6
+
+
+def test_a_policy_of_previous_actions_is_evaluated_loaded_and_told_what_is_missing(tmp_path):
+    from rl_training import evaluate_checkpoint, train
+    from rl_training.envs.wrappers import PreviousActionAndReward
+
+    settings = dict(total_timesteps=128, num_envs=2, num_steps=32, num_minibatches=1, eval_episodes=1)
+    config = RecurrentPPOConfig(
+        env_id="rl_training/CartPoleNoVelocity-v1", wrappers=[PREVIOUS], recurrent_layers=2, **settings
+    )
+    run = train(config, run_dir=tmp_path / "run", quiet=True).run_dir
+    scored = evaluate_checkpoint(run, episodes=2)  # without trust: the wrapper is ours
+    policy, env = load_policy(run), PreviousActionAndReward(gym.make(config.env_id))
+    obs, _ = env.reset(seed=0)
+    assert policy.act(obs) in (0, 1) and scored["episodes"] == 2
+    assert [part.shape for part in policy.carry] == [(1, 128)] * 4
+    with pytest.raises(ValueError, match="previous_action"):
+        policy.act(obs["observation"])
 
 
 def test_a_loaded_policy_carries_its_memory(tmp_path):

@@ -82,6 +82,19 @@ POLICIES = {
             num_minibatches=1,
         ),
     ),
+    "previous action and reward, two layers": (
+        ".onnx",
+        dict(
+            algo="recurrent_ppo",
+            env_id="CartPole-v1",
+            wrappers=["rl_training.envs.wrappers:PreviousActionAndReward"],
+            recurrent_size=32,
+            recurrent_layers=2,
+            critic_memory=False,
+            num_steps=16,
+            num_minibatches=1,
+        ),
+    ),
     "coins": (".pt2", dict(algo="a2c", env_id="probe/Coins-v0")),
     "masked dueling DQN": (
         ".pt2",

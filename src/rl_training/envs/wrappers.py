@@ -122,6 +122,43 @@ class EncodeText(_Observed):
         return counts
 
 
+class PreviousActionAndReward(gym.Wrapper[Any, Any, Any, Any]):
+    """Shows the action and the reward before each observation, as two parts of a Dict; zeros where an episode begins.
+
+    The action is flat: choices are one-hot.
+    """
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        inner = env.observation_space
+        parts = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"observation": inner}
+        size = (spaces.flatdim(env.action_space),)
+        self.nothing = {
+            "previous_action": np.zeros(size, np.float32),
+            "previous_reward": np.zeros(1, np.float32),
+        }
+        more = {
+            name: spaces.Box(-np.inf, np.inf, part.shape, np.float32) for name, part in self.nothing.items()
+        }
+        self.observation_space = spaces.Dict(parts | more)
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        obs, *rest = self.env.reset(**options)
+        return (self._with(obs, self.nothing), *rest)  # a wrong count is told later
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        obs, reward, *rest = self.env.step(action)
+        flat = spaces.flatten(self.env.action_space, action)
+        before = {
+            "previous_action": np.asarray(flat, np.float32),
+            "previous_reward": np.array([reward], np.float32),
+        }
+        return (self._with(obs, before), reward, *rest)
+
+    def _with(self, obs: Any, before: dict[str, np.ndarray]) -> dict[str, Any]:
+        return (obs if isinstance(obs, dict) else {"observation": obs}) | before
+
+
 class ActionRepeat(gym.Wrapper[Any, Any, Any, Any]):
     """Takes each action `times` times, or until the episode ends, and adds up the rewards."""
 

@@ -35,8 +35,8 @@ class RecurrentPPOTrainer(OnPolicyTrainer[RecurrentPPOConfig]):
 
     @classmethod
     def network_settings(cls, config: RecurrentPPOConfig) -> dict[str, Any]:
-        memory = {"cell": config.cell, "recurrent_size": config.recurrent_size}
-        return super().network_settings(config) | memory
+        names = ("cell", "recurrent_size", "recurrent_layers", "critic_memory")
+        return super().network_settings(config) | {name: getattr(config, name) for name in names}
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Run the old policy, from the memories that the last rollout ended with.

@@ -409,8 +409,13 @@ class LoadedPolicy:
     def act(self, obs: Arrays, *, sample: bool = False) -> Any:
         """The action for one observation, or the actions [B, ...] for a batch of them [B, ...]."""
         obs = as_dict(obs)
-        leaves = dict(tree_leaves(obs, ""))
-        name, space = next(tree_leaves(_spaces(self.observation_space), ""))
+        leaves, expected = (dict(tree_leaves(part, "")) for part in (obs, _spaces(self.observation_space)))
+        if leaves.keys() != expected.keys():
+            given, wanted = (
+                ", ".join(name[1:] or "an array" for name in names) for names in (leaves, expected)
+            )
+            raise ValueError(f"the observation is {given}; the policy expects {wanted}")
+        name, space = next(iter(expected.items()))
         single = np.ndim(leaves[name]) == len(space.shape)
         batch = tree_map(lambda part: np.asarray(part)[None] if single else np.asarray(part), obs)
         self._check(batch)
