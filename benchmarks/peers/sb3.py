@@ -5,7 +5,8 @@
 Settings: `algorithm`, `package` (stable_baselines3 unless given), `policy` (MlpPolicy), `env_id`, `num_envs`,
 `env_kwargs`, `atari` (whether frames get the library's own preprocessing, with these options), `arguments` and
 `policy_kwargs` of the algorithm, `linear` (names of arguments that fall to 0 over the run), `warm_up` (steps of
-a first training that is not measured), `steps`, `seed`, `episodes`.
+a first training that is not measured; 0: none), `steps`, `seed`, `episodes`, `deterministic` (whether these
+are greedy, true unless given).
 """
 
 from __future__ import annotations
@@ -64,13 +65,16 @@ def main(settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     package = import_module(settings.get("package") or "stable_baselines3")
     algorithm = getattr(package, settings["algorithm"])
-    train(settings, algorithm, settings["warm_up"])
+    if settings["warm_up"]:
+        train(settings, algorithm, settings["warm_up"])
     model, cost = measured(lambda: train(settings, algorithm, settings["steps"]))
-    score = None
+    score, returns = None, []
     if settings["episodes"]:
         envs = make_envs(settings, min(EVALUATION_ENVS, settings["episodes"]), 1000 + settings["seed"])
-        score = float(evaluate_policy(model, envs, settings["episodes"], deterministic=True)[0])
-    report(model.num_timesteps, cost, tuple(filter(is_installed, PACKAGES)), score=score)
+        how = dict(deterministic=settings.get("deterministic", True), return_episode_rewards=True)
+        returns = list(map(float, evaluate_policy(model, envs, settings["episodes"], **how)[0]))
+        score = sum(returns) / len(returns)
+    report(model.num_timesteps, cost, tuple(filter(is_installed, PACKAGES)), score=score, returns=returns)
 
 
 def is_installed(package: str) -> bool:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from runs import KINDS
 from test_cli import cli, refused
 
 from rl_training import evaluate_checkpoint, load_config, train
+from rl_training.tools import playing
 from rl_training.tools.playing import play_run
 
 
@@ -133,3 +135,14 @@ def test_drawing_prints_nothing(trained_run, capfd):
     """SDL complains on its own, below Python, where it finds no display."""
     play_run(trained_run("ppo-cartpole"), video="film.mp4")
     assert capfd.readouterr() == ("", "")
+
+
+def test_mujoco_draws_without_a_display(monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    for asked, used in (("", "egl"), ("osmesa", "osmesa")):
+        monkeypatch.setenv("MUJOCO_GL", asked)
+        if not asked:
+            monkeypatch.delenv("MUJOCO_GL")
+        playing._draw_without_display()
+        assert os.environ["MUJOCO_GL"] == used

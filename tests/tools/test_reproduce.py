@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rl_training import registry
 from rl_training.cli import app
 from rl_training.errors import ConfigError, RunError, StorageError, UserError
 from rl_training.state.run_directory import RunDirectory
-from rl_training.tools import digests, reproducing, zoo
+from rl_training.tools import digests, peers, reproducing, zoo
 from rl_training.tools.rows import parse_row, read_row, row_names
 
 SMALL = """
@@ -194,6 +195,106 @@ def test_the_rows_that_are_shipped_are_listed(capsys: pytest.CaptureFixture[str]
 
 
 BRIEF = SMALL.replace("12_000", "1_000").replace("11-12", "11").replace("episodes: 5", "episodes: 1")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("ppo/cartpole", "ppo/kartpole", "ppo/small: its config ppo/kartpole does not exist"),
+        ("11-12", "12-11", "row ppo/small: "),
+        ("eval_episodes=2", "eval_episode=2", "row ppo/small: "),
+        ("family:", "family: [", "small.yaml"),
+        ("family:", "\x00", "small.yaml"),
+    ],
+)
+def test_what_is_wrong_in_a_row_is_told_with_its_name(
+    before: str, after: str, told: str, rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows.write_text(SMALL.replace(before, after))
+    assert run("ppo/small", "-q") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and told in error and not Path("runs").exists()
+
+
+def test_an_interruption_while_scoring_loses_nothing(
+    rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows.write_text(BRIEF.replace('"11"', '"11-12"'))
+    score, scored, most = reproducing._score, [], 1
+
+    def interrupted(row: Any, config: Any, run: Any, checkpoint: Path) -> Any:
+        if len(scored) == most:
+            raise KeyboardInterrupt
+        scored.append(run.seed)
+        return score(row, config, run, checkpoint)
+
+    monkeypatch.setattr(reproducing, "_score", interrupted)
+    assert run("ppo/small", "-q") == 130
+    assert "stopped by SIGINT; everything is saved\nresume it" in capsys.readouterr().out
+    assert Path("runs/reproduce/ppo/small/s11.json").exists()
+    most = 3
+    assert run("ppo/small", "-q") == 0 and scored == [11, 12]
+
+
+SCRIPT = """
+import json, sys
+asked = json.loads(sys.argv[1])
+print("learning")
+open("calls", "a").write(str(asked["seed"]))
+if asked["seed"] == 12 and asked["fails"]:
+    sys.exit("no such algorithm")
+said = dict(score=10.0 + asked["seed"], returns=[1.0], steps=asked["steps"], cpu_seconds=2.0, peak_mb=3.0)
+print(json.dumps(said | dict(versions=dict(fake="1.5"), asked=asked)))
+"""
+
+
+def test_a_peer_is_run_with_every_seed_and_goes_on_after_a_failure(
+    rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer = "peer: {library: fake, script: fake_peer, settings: {algorithm: PPO, fails: %s}}\n"
+    rows.write_text(BRIEF.replace('"11"', '"11-12"') + peer % "true")
+    assert run("ppo/small", "-q", "--peer") == 2
+    assert "benchmarks/peers/fake.txt is not here; peers run in a clone" in capsys.readouterr().err
+    Path("benchmarks/peers").mkdir(parents=True)
+    Path("benchmarks/peers/fake.txt").touch()
+    Path("fake_peer.py").write_text(SCRIPT)
+    monkeypatch.setattr(peers, "interpreter", lambda library: sys.executable)
+    assert run("ppo/small", "-q", "--peer") == 2
+    error = "error: ppo/small: fake, seed 12: no such algorithm; seeds that have ended are kept\n"
+    assert capsys.readouterr().err == error and not Path("results/peers").exists()
+    Path("fake_peer.py").write_text(SCRIPT.replace("sys.exit", "print"))
+    assert run("ppo/small", "-q", "--peer") == 0
+    assert Path("calls").read_text() == "111212"  # seed 11 once
+    said = capsys.readouterr().out
+    assert "peer         fake 1.5: IQM 21.5, 2 seeds\n" in said and "at least as good" in said
+    result = json.loads(Path("results/peers/ppo/small.json").read_text())
+    assert [(each["seed"], each["score"], each["steps"]) for each in result["seeds"]] == [
+        (11, 21.0, 1000),
+        (12, 22.0, 1000),
+    ]
+    assert result["settings"] == {
+        "env_id": "CartPole-v1",
+        "algorithm": "PPO",
+        "fails": True,
+        "steps": 1000,
+        "warm_up": 0,
+        "episodes": 1,
+        "deterministic": True,
+    }
+    rows.write_text(rows.read_text().replace("fails: true", "fails: false"))  # other settings, other runs
+    assert run("ppo/small", "-q", "--peer") == 0 and Path("calls").read_text() == "1112121112"
+    Path("fake_peer.py").write_text("print('nothing')")
+    rows.write_text(rows.read_text().replace("algorithm: PPO", "algorithm: A2C"))
+    capsys.readouterr()
+    assert run("ppo/small", "-q", "--peer") == 2
+    assert "seed 11: fake_peer printed no result" in capsys.readouterr().err
+
+
+def test_a_row_without_a_peer_says_so(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows.write_text(BRIEF)
+    assert run("ppo/small", "-q", "--peer") == 2
+    assert capsys.readouterr().err == "error: ppo/small: has no peer; a row names one under `peer`\n"
+    assert not Path("runs").exists(), "nothing is trained before that is known"
 
 
 def test_a_planted_policy_of_another_config_is_refused_and_not_imported(

@@ -1,7 +1,8 @@
 """`rl-training reproduce`: train a row of the results page again, and say how it compares."""
 
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -27,6 +28,9 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=1, help="Number of seeds to run in parallel.")] = 1,
     results: Results = Path("results"),
     runs: Annotated[Path, typer.Option(help="Folder of the training runs.")] = Path("runs/reproduce"),
+    peer: Annotated[
+        bool, typer.Option("--peer", help="Also train the row's peer, another library, with the same seeds.")
+    ] = False,
     zoo: Annotated[
         Path | None, typer.Option(help="Also write the median seed's policy and its card to ZOO/ROW.")
     ] = None,
@@ -40,6 +44,7 @@ def reproduce(
     \b
     rl-training reproduce --list
     rl-training reproduce ppo/cartpole --jobs 2
+    rl-training reproduce ppo/cartpole --peer
     """
     from rl_training.tools.rows import read_row, row_names
 
@@ -52,26 +57,44 @@ def reproduce(
         return
     if not names:
         raise UserError("name a row, or use --list to see them")
-    done = {row.name: run_row(row, jobs, results, runs, zoo, json_, quiet) for row in rows}
+    places = Places(results, runs, zoo)
+    done = {row.name: run_row(row, jobs, places, peer, json_, quiet) for row in rows}
     if json_:
         print_json(done)
 
 
+class Places(NamedTuple):
+    """Where a row's files are."""
+
+    results: Path
+    runs: Path
+    zoo: Path | None
+
+
 def run_row(
-    row: "Row", jobs: int, results: Path, runs: Path, zoo: Path | None, as_json: bool, quiet: bool
+    row: "Row", jobs: int, places: Places, with_peer: bool, as_json: bool, quiet: bool
 ) -> dict[str, Any]:
     """Train and score one row; exits with 128 + signal when a signal stopped it, with everything saved."""
     from rl_training.reporting.results import Measured, verdict
     from rl_training.tools.experiment_display import make_experiment_display
-    from rl_training.tools.reproducing import read_result, reproduce, undamaged
+    from rl_training.tools.peers import peer_of, run_peer
+    from rl_training.tools.reproducing import probe, read_result, reproduce, undamaged
     from rl_training.tools.zoo import ship
 
+    results, runs, zoo = places
+    if zoo is not None:
+        probe(zoo)
+    if with_peer:
+        peer_of(row)  # before anything is trained
     display = make_experiment_display(quiet)
-    experiment = reproduce(row, jobs=jobs, results=results, runs=runs, display=display)
-    if experiment.interrupted:
-        print(f"stopped by {signal_name(experiment.interrupted)}; everything is saved")
-        print("resume it    run the same command again")
-        raise typer.Exit(128 + experiment.interrupted)
+    try:
+        experiment = reproduce(row, jobs=jobs, results=results, runs=runs, display=display)
+        if experiment.interrupted:
+            raise stopped(experiment.interrupted)
+        if with_peer:
+            run_peer(row, results=results, runs=runs, tell=(lambda text: None) if quiet or as_json else print)
+    except KeyboardInterrupt:  # while seeds are scored, or the peer trains
+        raise stopped(signal.SIGINT) from None
     path = results / f"{row.name}.json"
     result = read_result(path)
     assert result is not None
@@ -85,6 +108,12 @@ def run_row(
         for line in (f"row          {row.name}", *lines, f"result       {path}"):
             print(printable_line(line))
     return result
+
+
+def stopped(number: int) -> typer.Exit:
+    print(f"stopped by {signal_name(number)}; everything is saved")
+    print("resume it    run the same command again")
+    return typer.Exit(128 + number)
 
 
 def print_rows(rows: "list[Row]", results: Path) -> None:

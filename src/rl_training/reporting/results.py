@@ -40,7 +40,21 @@ class Measured(NamedTuple):
         return [] if self.result is None else list(self.result["seeds"])
 
 
-FEWEST = 3  # seeds that a verdict needs
+FEWEST = 3  # seeds that a verdict needs, and an interval: a bootstrap of one or two is none
+
+
+def ranged(interval: Interval, seeds: int) -> str:
+    """A statistic with its interval, where there is one: 500.0 (498.2 to 500.0)."""
+    value, low, high = (figure(float(part)) for part in interval)
+    return f"{value} ({low} to {high})" if seeds >= FEWEST else value
+
+
+def told(interval: Interval, seeds: int) -> str:
+    """The same in words, with the number of seeds."""
+    value, low, high = (figure(float(part)) for part in interval)
+    if seeds == 1:
+        return f"{value}, 1 seed"
+    return f"IQM {value}" + f", 95 % interval {low} to {high}" * (seeds >= FEWEST) + f", {counted(seeds)}"
 
 
 def standing(interval: Interval, score: float, seeds: int) -> str:
@@ -54,10 +68,8 @@ def standing(interval: Interval, score: float, seeds: int) -> str:
 
 def verdict(measured: Measured) -> list[str]:
     """The verdict on a row, line by line."""
-    value, low, high = (figure(float(part)) for part in measured.iqm)
     count = len(measured.seeds)
-    lines = [f"ours         IQM {value}, 95 % interval {low} to {high}, {counted(count)}"]
-    lines[0] += f" (untrained {figure(untrained(measured))})"
+    lines = [f"ours         {told(measured.iqm, count)} (untrained {figure(untrained(measured))})"]
     for reference in measured.row.references:
         where = standing(measured.iqm, reference.score, count) if reference.goal else "not comparable"
         lines.append(f"reference    {published(reference)}: {where}")
@@ -65,11 +77,8 @@ def verdict(measured: Measured) -> list[str]:
             lines.append(f"             {improvement(measured, reference.scores)}")
     if measured.peer is not None:
         scores = [seed["score"] for seed in measured.peer["seeds"]]
-        theirs = iqm_interval([np.array(scores)])
-        value, low, high = (figure(float(part)) for part in theirs)
-        lines.append(
-            f"peer         {measured.peer['library']}: IQM {value}, 95 % interval {low} to {high}, {len(scores)} seeds"
-        )
+        theirs = told(iqm_interval([np.array(scores)]), len(scores))
+        lines.append(f"peer         {measured.peer['library']}: {theirs}")
         lines.append(f"             {improvement(measured, scores)}")
     return lines
 
@@ -128,12 +137,12 @@ def family_table(rows: Sequence[Measured]) -> str:
 
 
 def _cells(measured: Measured) -> list[str]:
-    value, low, high = (figure(float(part)) for part in measured.iqm)
+    value, _, interval = ranged(measured.iqm, len(measured.seeds)).partition(" ")
     return [
         f"`{measured.row.name}`",
         thousands(measured.seeds[0]["steps"]),
         figure(untrained(measured)),
-        f"**{value}** ({low} to {high}), {counted(len(measured.seeds))}",
+        " ".join(filter(None, [f"**{value}**", interval])) + f", {counted(len(measured.seeds))}",
         ", ".join(f"{seed['seed']}: {figure(seed['score'])}" for seed in measured.seeds),
         "; ".join([*_peers(measured), *(published(each) for each in measured.row.references)])
         or "none known",
@@ -146,8 +155,8 @@ def _cells(measured: Measured) -> list[str]:
 def _peers(measured: Measured) -> Iterator[str]:
     if measured.peer is not None:
         scores = [seed["score"] for seed in measured.peer["seeds"]]
-        value, low, high = (figure(float(part)) for part in iqm_interval([np.array(scores)]))
-        yield f"{value} ({low} to {high}), {len(scores)} seeds ({measured.peer['library']}, run by us)"
+        theirs = ranged(iqm_interval([np.array(scores)]), len(scores))
+        yield f"{theirs}, {counted(len(scores))} ({measured.peer['library']}, run by us)"
 
 
 def _verdicts(measured: Measured) -> Iterator[str]:
@@ -180,7 +189,6 @@ def extract_table(rows: Sequence[Measured]) -> str:
     """README's extract: what was run, in one line each."""
     cells = []
     for measured in (each for each in rows if each.result is not None):
-        value, low, high = (figure(float(part)) for part in measured.iqm)
         beside = [
             f"{as_published(each)} ({each.source.partition(',')[0]})"
             for each in measured.row.references
@@ -190,7 +198,7 @@ def extract_table(rows: Sequence[Measured]) -> str:
             (
                 f"`{measured.row.name}`",
                 thousands(measured.seeds[0]["steps"]),
-                f"{value} ({low} to {high})",
+                ranged(measured.iqm, len(measured.seeds)),
                 str(len(measured.seeds)),
                 "; ".join(beside) or "none",
             )

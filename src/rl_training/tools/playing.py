@@ -63,6 +63,7 @@ def play_run(
     """
     if video is not None:
         refuse_video(Path(video))
+        _draw_without_display()
     config, agent, saved = of_task(*load_agent(path, checkpoint, trust=trust or trust_env), task)
     refuse_untrusted(config, trust or trust_env, doing="playing")
     seed = fold(config.seed if seed is None else seed, "evaluate")
@@ -82,6 +83,12 @@ def play_run(
             camera = None if show is None else lambda lanes: Filmed(lanes, config, show)
             played = play(agent, config, **how, through=camera, made_for=made_for(saved))
     return Played(played, film.count, drawing.rate)
+
+
+def _draw_without_display() -> None:
+    """Let MuJoCo draw by EGL where there is no display: left alone it tries a window, and fails."""
+    if sys.platform == "linux" and not _has_display():
+        os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def _print_picture(picture: object) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from rl_training.errors import CheckpointError, RunError, StorageError, UserError, one_line
+from rl_training.registry import shipped_configs
 from rl_training.reporting.records import SCORE, Log, read_run
 from rl_training.reporting.timing import Timing
 from rl_training.runtime.evaluation import play
@@ -128,7 +129,15 @@ def probe(folder: Path) -> None:
 
 
 def config_of(row: Row) -> Config:
-    config: Config = load_config(row.config, row.overrides)
+    """The config of a row; an error in it, in an override or in the seeds names the row."""
+    if row.config not in shipped_configs() and not Path(row.config).is_file():
+        why = f": {row.not_run}" if row.not_run else ""
+        raise UserError(f"{row.name}: its config {row.config} does not exist{why}")
+    try:
+        parse_seeds(row.seeds)
+        config: Config = load_config(row.config, row.overrides)
+    except UserError as error:
+        raise UserError(f"row {row.name}: {error}") from error
     return config
 
 

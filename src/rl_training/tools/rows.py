@@ -6,7 +6,7 @@ A row is a YAML file, `results/rows/<algo>/<name>.yaml`; its name is `<algo>/<na
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -38,6 +38,14 @@ class Reference(Entry):
     goal: bool = True
 
 
+class Peer(Entry):
+    """A library that is trained beside a row with `reproduce --peer`, by a script of benchmarks/peers."""
+
+    library: str  # its environment is that of benchmarks/peers/<library>.txt
+    settings: dict[str, Any]  # of the script, besides environment, steps, seed and evaluation
+    script: str = "benchmarks.peers.sb3"
+
+
 class Row(Entry):
     """One line of docs/results.md. A row with `not_run` has no result, and says why."""
 
@@ -50,7 +58,7 @@ class Row(Entry):
     evaluation: Evaluation = Evaluation()
     references: tuple[Reference, ...] = ()
     zoo: bool = True  # whether its policy is small enough to be shipped
-    peer: str = ""  # the library whose runs, with equal steps and seeds, are in results/peers
+    peer: Peer | None = None
     not_run: str = ""
     note: str = ""
 

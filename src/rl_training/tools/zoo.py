@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import UserError
-from rl_training.reporting.results import FEWEST, Measured, figure, published, thousands, untrained
+from rl_training.reporting.results import Measured, counted, figure, published, thousands, told, untrained
 from rl_training.state import checkpoints
 from rl_training.tools.reproducing import weights_of, write
 from rl_training.tools.rows import Row
@@ -80,10 +80,8 @@ def card(measured: Measured) -> str:
 
 
 def all_seeds(measured: Measured) -> str:
-    """The score of a row; a bootstrap of one or two seeds is no interval."""
-    value, low, high = (figure(float(part)) for part in measured.iqm)
+    """The score of a row."""
     count = len(measured.seeds)
     if count == 1:
-        return f"The only seed of the row: {value}"
-    interval = f", 95 % interval {low} to {high}" if count >= FEWEST else ""
-    return f"All {count} seeds of the row: IQM {value}{interval}"
+        return f"The only seed of the row: {figure(float(measured.iqm.value))}"
+    return f"All {count} seeds of the row: {told(measured.iqm, count).removesuffix(f', {counted(count)}')}"
