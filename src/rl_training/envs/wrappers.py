@@ -143,17 +143,17 @@ class PreviousActionAndReward(gym.Wrapper[Any, Any, Any, Any]):
         self.observation_space = spaces.Dict(parts | more)
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        obs, *rest = self.env.reset(**options)
-        return (self._with(obs, self.nothing), *rest)  # a wrong count is told later
+        result = self.env.reset(**options)
+        return (self._with(result[0], self.nothing), *result[1:])  # a wrong count is told later
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        obs, reward, *rest = self.env.step(action)
+        result = self.env.step(action)
         flat = spaces.flatten(self.env.action_space, action)
         before = {
             "previous_action": np.asarray(flat, np.float32),
-            "previous_reward": np.array([reward], np.float32),
+            "previous_reward": np.array([result[1]], np.float32),
         }
-        return (self._with(obs, before), reward, *rest)
+        return (self._with(result[0], before), *result[1:])
 
     def _with(self, obs: Any, before: dict[str, np.ndarray]) -> dict[str, Any]:
         return (obs if isinstance(obs, dict) else {"observation": obs}) | before

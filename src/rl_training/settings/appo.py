@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
+from rl_training.runtime.controls import SCHEDULE
 from rl_training.settings.families import (
     ActorLearnerConfig,
     AdamSettings,
@@ -13,7 +14,7 @@ from rl_training.settings.families import (
     OnPolicyConfig,
     Surrogate,
 )
-from rl_training.settings.fields import SCHEDULE, changed, field, knob, like
+from rl_training.settings.fields import changed, field, knob, like
 from rl_training.settings.refusals import refused
 from rl_training.settings.sac import SACConfig
 
