@@ -21,7 +21,7 @@ from rl_training.algorithms.masking import MASK
 from rl_training.algorithms.ppo import PPO_SLOPES, ppo_loss
 from rl_training.algorithms.sac import actor_loss
 from rl_training.errors import NonFiniteError
-from rl_training.kernels.branches import Branches
+from rl_training.kernels.branches import add_to_inputs
 from rl_training.kernels.layers import ACTIVATIONS, HEIGHT, NONE, NOWHERE, OBSERVATION, Layer, Layers
 from rl_training.kernels.products import product
 from rl_training.kernels.reading import twin_layers
@@ -146,23 +146,27 @@ def test_critics_and_the_slopes_of_their_inputs_are_those_of_autograd(
     torch.manual_seed(4)
     critics = twins(hidden, activation, norm)
     parameters, gradient = flatten_parameters(list(critics.parameters()))
-    layers = twin_layers(critics, parameters)
-    assert layers is not None
+    pair = twin_layers(critics, parameters)
+    assert pair is not None
     obs, action = torch.randn(HEIGHT, 5), torch.randn(HEIGHT, 2, requires_grad=True)
     q, slopes = critics(obs, action), torch.randn(2, HEIGHT)
     q.backward(slopes)
-    reference, to_q = gradient.clone(), np.ascontiguousarray(slopes.numpy().T)
+    reference = gradient.clone()
 
     gradient.zero_()
-    layers.pack()
-    output = layers.forward(torch.cat([obs, action.detach()], 1).numpy(), np.arange(HEIGHT))
-    np.testing.assert_allclose(output.T, q.detach().numpy(), rtol=2e-5, atol=2e-6)
-    layers.backward(to_q, learns=False)
+    to_action = np.zeros((HEIGHT, 2), np.float32)
+    for twin, layers in enumerate(pair):
+        to_q = slopes[twin].numpy().reshape(HEIGHT, 1)
+        layers.pack()
+        output = layers.forward(torch.cat([obs, action.detach()], 1).numpy(), np.arange(HEIGHT))
+        np.testing.assert_allclose(output[:, 0], q[twin].detach().numpy(), rtol=2e-5, atol=2e-6)
+        layers.backward(to_q, learns=False)
+        to_action += layers.to_inputs[:, 5:]
+        assert not layers.gradient.any()  # nothing was learned on the way
+        layers.backward(to_q)
+        layers.unpack(gradient.numpy())
     assert action.grad is not None
-    np.testing.assert_allclose(layers.to_inputs[:, 5:], action.grad.numpy(), rtol=1e-4, atol=1e-6)
-    assert not layers.gradient.any()  # nothing was learned on the way
-    layers.backward(to_q)
-    layers.unpack(gradient.numpy())
+    np.testing.assert_allclose(to_action, action.grad.numpy(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()))
 
 
@@ -170,23 +174,26 @@ def test_critics_and_the_slopes_of_their_inputs_are_those_of_autograd(
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("activation", NAMES)
 @pytest.mark.parametrize("rows", [1, 7, HEIGHT])
-def test_slopes_of_some_rows_of_each_critic_are_those_of_all_with_zeros(
+def test_slopes_of_some_rows_of_a_critic_are_those_of_all_with_zeros(
     hidden: tuple[int, ...], activation: str, rows: int, norm: bool
 ) -> None:
     torch.manual_seed(4)
     critics = twins(hidden, activation, norm)
     parameters, _ = flatten_parameters(list(critics.parameters()))
-    layers = twin_layers(critics, parameters)
-    assert layers is not None
-    layers.pack(learns=False)
-    inputs, slopes = torch.randn(rows, 7).numpy(), torch.randn(rows, 2).numpy()
-    slopes[np.arange(rows), np.arange(rows) % 3 % 2] = 0  # in each row one of the two
-    layers.forward(inputs, np.arange(rows))
-    layers.backward(slopes, learns=False)
-    expected = layers.to_inputs[:rows].copy()
-    layers.forward(inputs, np.arange(rows))
-    np.testing.assert_allclose(Branches(layers).to_inputs(slopes), expected, rtol=1e-5, atol=1e-7)
-    assert not layers.gradient.any()
+    pair = twin_layers(critics, parameters)
+    assert pair is not None
+    inputs = torch.randn(rows, 7).numpy()
+    for twin, layers in enumerate(pair):
+        slopes = torch.randn(rows).numpy()
+        slopes[np.arange(rows) % 3 % 2 == twin] = 0
+        layers.pack(learns=False)
+        layers.forward(inputs, np.arange(rows))
+        layers.backward(slopes.reshape(rows, 1), learns=False)
+        expected, found = layers.to_inputs[:rows].copy(), np.ones((rows, 7), np.float32)
+        layers.forward(inputs, np.arange(rows))
+        add_to_inputs(layers.network, slopes, found)
+        np.testing.assert_allclose(found - 1, expected, rtol=1e-4, atol=1e-6)
+        assert not layers.gradient.any()
 
 
 def test_what_is_no_number_stays_none() -> None:

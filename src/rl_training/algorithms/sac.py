@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,31 +97,42 @@ def squash_slopes(outputs, noise, bounds, action, to_action, weight, slopes):  #
 
 
 @njit(nogil=True, error_model="numpy")
-def critic_slopes(batch, next_q, next_log_prob, q, ent_coef, share, slopes, sums):  # type: ignore[no-untyped-def]
-    """`critic_loss` to `soft_target` and its slopes (Qᵢ - y) / N, for q and next_q [N, 2]; sums: the loss, mean Q.
+def soft_targets(reward, discount, next_q, next_log_prob, ent_coef):  # type: ignore[no-untyped-def]
+    """`soft_target`, compiled: y [N]."""
+    target = np.empty(len(reward))
+    for i in range(len(reward)):
+        least = min(next_q[0, i], next_q[1, i])
+        target[i] = reward[i] + discount[i] * (least - ent_coef * next_log_prob[i])
+    return target
 
-    batch: rewards and discounts [N]
-    """
-    reward, discount = batch
+
+@njit(nogil=True, error_model="numpy")
+def critic_slopes(q, target, share, slopes):  # type: ignore[no-untyped-def]
+    """The slopes (Q - y) / N of `critic_loss` in the Q [n, 1] of one critic."""
     for i in range(len(q)):
-        least = min(next_q[i, 0], next_q[i, 1])
-        target = reward[i] + discount[i] * (least - ent_coef * next_log_prob[i])
+        slopes[i, 0] = share * (q[i, 0] - target[i])
+
+
+@njit(nogil=True, error_model="numpy")
+def critic_sums(q, target, sums):  # type: ignore[no-untyped-def]
+    """`critic_loss`, and the mean of Q [2, N]."""
+    share = 1 / len(target)
+    for i in range(len(target)):
         for c in range(2):
-            error = q[i, c] - target
-            slopes[i, c] = share * error
+            error = q[c, i] - target[i]
             sums[0] += 0.5 * share * error * error
-            sums[1] += 0.5 * share * q[i, c]
+            sums[1] += 0.5 * share * q[c, i]
 
 
 @njit(nogil=True, error_model="numpy")
 def least_slopes(q, log_prob, ent_coef, share, slopes, sums):  # type: ignore[no-untyped-def]
-    """`actor_loss` and its slopes in q [N, 2]: -1 / N in the smaller one, half of it in each where they are equal."""
-    for i in range(len(q)):
-        sums[0] += share * (ent_coef * log_prob[i] - min(q[i, 0], q[i, 1]))
+    """`actor_loss` and its slopes in q [2, n]: -1 / N in the smaller one, half of it in each where they are equal."""
+    for i in range(len(log_prob)):
+        sums[0] += share * (ent_coef * log_prob[i] - min(q[0, i], q[1, i]))
         sums[1] += share * log_prob[i]
         for c in range(2):
-            other = q[i, 1 - c]
-            slopes[i, c] = -share if q[i, c] < other else -0.5 * share if q[i, c] == other else 0.0
+            other = q[1 - c, i]
+            slopes[c, i] = -share if q[c, i] < other else -0.5 * share if q[c, i] == other else 0.0
 
 
 SAC_LOSSES = (soft_target, critic_loss, actor_loss, temperature_loss)  # what these slopes are of

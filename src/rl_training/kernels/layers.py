@@ -55,7 +55,7 @@ NORM = types.void(INDICES, NUMBERS, NUMBERS, types.int64)
 NORM_SLOPES = types.void(INDICES, NUMBERS, NUMBERS, types.int64, NUMBERS, types.boolean)
 call_pack, call_forward, call_backward = call_at(PACK), call_at(PASS), call_at(RETURN)
 call_norm, call_norm_slopes = call_at(NORM), call_at(NORM_SLOPES)
-PACKING, FORTH, BACK, UNPACKING = range(4)  # places in a network's addresses
+PACKING, FORTH, BACK, UNPACKING, READING = range(5)  # places in a network's addresses
 
 
 class Layer(NamedTuple):
@@ -78,6 +78,19 @@ class Layer(NamedTuple):
             return self.bias.numel(), 0
         first, last = self.weight.shape
         return (last, first) if self.transposed else (first, last)
+
+
+class Network(NamedTuple):
+    """A network of dense layers, as larger kernels read it."""
+
+    where: np.ndarray  # addresses of the passes over it
+    table: np.ndarray
+    parameters: np.ndarray
+    packed: np.ndarray
+    memory: np.ndarray
+    gradient: np.ndarray
+    outputs: np.ndarray  # [HEIGHT, outputs], and slopes in them
+    slopes: np.ndarray
 
 
 class Layers:
@@ -137,9 +150,15 @@ class Layers:
 
     @cached_property
     def addresses(self) -> np.ndarray:
-        """Where the passes over a network lie: `pack`, `forward`, `backward` and `unpack`."""
-        passes = ((pack, PACK), (forward, PASS), (backward, RETURN), (unpack, PACK))
+        """Where the passes over a network lie: `pack`, `forward`, `backward`, `unpack` and `pack_forward`."""
+        passes = ((pack, PACK), (forward, PASS), (backward, RETURN), (unpack, PACK), (pack_forward, PACK))
         return np.array([address(function, signature) for function, signature in passes])
+
+    @cached_property
+    def network(self) -> Network:
+        """Itself, as larger kernels read it."""
+        places = (self.table, self.parameters, self.packed, self.memory, self.gradient)
+        return Network(self.addresses, *places, self.output, self.slopes)
 
     def pack_forward(self) -> None:
         """Read the parameters as they are now, for forward passes alone."""
@@ -210,6 +229,41 @@ def _place(part: Tensor | None, vectors: Sequence[Tensor]) -> int:
             return first + place
         first += vector.numel()
     raise AssertionError("a parameter of another vector")
+
+
+@njit(nogil=True)
+def begin(network, learns):  # type: ignore[no-untyped-def]
+    """`Layers.pack`, called in compiled code."""
+    call_pack(network.where[PACKING], (network.table, network.parameters, network.packed))
+    for i in range(len(network.gradient) if learns else 0):
+        network.gradient[i] = ZERO
+
+
+@njit(nogil=True)
+def read(network):  # type: ignore[no-untyped-def]
+    """`Layers.pack_forward`, called in compiled code."""
+    call_pack(network.where[READING], (network.table, network.parameters, network.packed))
+
+
+@njit(nogil=True)
+def put_out(network, inputs, rows):  # type: ignore[no-untyped-def]
+    """`Layers.forward`, called in compiled code."""
+    outputs = network.outputs[: len(rows)]
+    call_forward(network.where[FORTH], (network.table, network.packed, network.memory, inputs, rows, outputs))
+    return outputs
+
+
+@njit(nogil=True)
+def take_back(network, slopes):  # type: ignore[no-untyped-def]
+    """`Layers.backward` of a network that learns, called in compiled code."""
+    places = (network.table, network.packed, network.memory, slopes, network.gradient, True)
+    call_backward(network.where[BACK], places)
+
+
+@njit(nogil=True)
+def hand_over(network, gradient):  # type: ignore[no-untyped-def]
+    """`Layers.unpack`, called in compiled code."""
+    call_pack(network.where[UNPACKING], (network.table, network.gradient, gradient))
 
 
 @njit(nogil=True)

@@ -110,38 +110,47 @@ def gaussian_layers(network: Any, parameters: Tensor) -> Layers | None:
     return head_layers(network, GaussianActor, parameters)
 
 
-def twin_layers(network: Any, parameters: Tensor) -> Layers | None:
-    """Two critics of features and an action side by side, to which slopes are passed on; outputs: both Q."""
+def twin_layers(network: Any, parameters: Tensor) -> tuple[Layers, Layers] | None:
+    """Two critics of features and an action side by side, to which slopes are passed on; the output of each is Q.
+
+    They are two networks, so that the weights of one stay in the cache while it is at work.
+    """
     if is_exact(network, SeparateCritics):
-        return separate_layers(network, parameters)
-    if not is_exact(network, TwinCritics) or not learns_nothing(network.inputs):
+        twins = separate_layers(network)
+    else:
+        twins = batched_layers(network) if is_exact(network, TwinCritics) else None
+    if twins is None or not learns_nothing(network.inputs):
         return None
+    first, second = (Layers(twin, twin[0].shape[1], parameters, passes=True) for twin in twins)
+    return first, second
+
+
+def batched_layers(network: TwinCritics) -> list[list[Layer]] | None:
+    """The layers of each of two critics whose weights are one."""
     activation = network.activation
     if not is_exact(activation, *ACTIVATIONS) or _has_settings(activation):
         return None
-    layers: list[Layer] = []
+    pairs, twins = list(zip(network.weights, network.biases, strict=True)), []
     for twin in range(2):
-        pairs = list(zip(network.weights, network.biases, strict=True))
+        layers = []
         for depth, (weight, bias) in enumerate(pairs):
-            last, source = depth == len(pairs) - 1, len(layers) - 1 if depth else OBSERVATION
-            kind, column = (NONE, twin) if last else (ACTIVATIONS[type(activation)], NOWHERE)
+            last, source = depth == len(pairs) - 1, depth - 1 if depth else OBSERVATION
+            kind, column = (NONE, 0) if last else (ACTIVATIONS[type(activation)], NOWHERE)
+            # Without a hidden layer the only weight is [2, 1, inputs].
             layers.append(Layer(weight[twin], bias[twin].reshape(-1), source, kind, column, not last))
-    # Without a hidden layer the only weight is [2, 1, inputs].
-    return Layers(layers, layers[0].shape[1], parameters, passes=True)
+        twins.append(layers)
+    return twins
 
 
-def separate_layers(network: SeparateCritics, parameters: Tensor) -> Layers | None:
-    """The same for critics that are a body and a head each."""
-    if not learns_nothing(network.inputs):
-        return None
-    layers: list[Layer] = []
-    for twin, (body, head) in enumerate(zip(network.bodies, network.heads, strict=True)):
-        first = len(layers)
-        hidden = body_layers(body, first, OBSERVATION)
+def separate_layers(network: SeparateCritics) -> list[list[Layer]] | None:
+    """The layers of each of two critics that are a body and a head each."""
+    twins = []
+    for body, head in zip(network.bodies, network.heads, strict=True):
+        hidden = body_layers(body, 0, OBSERVATION)
         if hidden is None or not _is_dense(head):
             return None
-        layers += [*hidden, _layer(head, _last(hidden, first), NONE, twin)]
-    return Layers(layers, layers[0].shape[1], parameters, passes=True)
+        twins.append([*hidden, _layer(head, _last(hidden, 0), NONE, 0)])
+    return twins
 
 
 def discriminator_layers(network: Any, parameters: Tensor) -> Layers | None:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rl_training.algorithms.sac import (
     SAC_LOSSES,
     critic_slopes,
+    critic_sums,
     least_slopes,
+    soft_targets,
     squash_rows,
     squash_slopes,
     temperature_slope,
 )
+from rl_training.compiling import njit
 from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
-from rl_training.kernels.branches import Branches
-from rl_training.kernels.layers import HEIGHT, Layers
+from rl_training.kernels.branches import add_to_inputs
+from rl_training.kernels.descent import call_descent
+from rl_training.kernels.layers import HEIGHT, Layers, begin, hand_over, put_out, read, take_back
 from rl_training.kernels.reading import gaussian_layers, twin_layers
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
 from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import Now
-from rl_training.runtime.optim import rate
+from rl_training.runtime.optim import Optimizer, rate
 from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours
 
+Twins = tuple[Layers, Layers]
 SAMPLE = SquashedPolicy.sample  # which compiled code stands in for
 
 
@@ -46,12 +50,15 @@ def fastest_soft_updates(trainer: Any, *losses: Any) -> Choice:
 class SoftUpdates:
     """What a trainer does to its critics and its actor, compiled; its optimizers move."""
 
-    def __init__(self, trainer: Any, actor: Layers, critics: Layers, targets: Layers) -> None:
-        self.trainer, self.actor, self.critics, self.targets = trainer, actor, critics, targets
-        self.branches = Branches(critics)
-        self.size, self.sums = actor.outputs // 2, np.zeros(2)
-        self.action = np.zeros((HEIGHT, self.size), np.float32)
-        self.log_prob = np.zeros(HEIGHT, np.float32)
+    def __init__(self, trainer: Any, actor: Layers, critics: Twins, targets: Twins) -> None:
+        self.trainer, self.size, self.sums = trainer, actor.outputs // 2, np.zeros(2)
+        self.actor = actor.network
+        self.critics, self.targets = (tuple(twin.network for twin in twins) for twins in (critics, targets))
+        self.steps = {
+            name: getattr(trainer, f"{name}_optimizer").descent()
+            for name in ("critic", "actor", "temperature")
+            if getattr(trainer, f"{name}_optimizer") is not None
+        }
 
     @classmethod
     def of(cls, trainer: Any) -> SoftUpdates | None:
@@ -63,59 +70,32 @@ class SoftUpdates:
         return cls(trainer, actor, critics, targets)
 
     def improve_critics(self, batch: TransitionBatch, ent_coef: float, now: Now) -> dict[str, float]:
-        next_obs, obs = self._features(batch["next_obs"]), self._features(batch["obs"])
-        action, noise = batch["action"].numpy(), self._noise(len(obs))
-        reward, discount = batch["reward"].numpy(), batch["discount"].numpy()
-        # One network after the other, so that its weights stay in the cache.
-        next_q, log_prob = self._ahead(next_obs, noise)
-        self._begin(self.critics)
-        for rows in _blocks(len(obs)):
-            q = self._forward(self.critics, np.concatenate([obs[rows], action[rows]], 1))
-            slopes = self.critics.slopes[: len(q)]
-            shares = (ent_coef, 1 / len(obs), slopes, self.sums)
-            critic_slopes((reward[rows], discount[rows]), next_q[rows], log_prob[rows], q, *shares)
-            self.critics.backward(slopes)
-        self._step(self.critics, self.trainer.critic_optimizer, rate(now, "critic"))
+        columns = (batch[name].numpy() for name in ("action", "reward", "discount"))
+        rows = (self._features(batch["obs"]), self._features(batch["next_obs"]), *columns)
+        networks, noise = (self.actor, self.targets, self.critics), self._noise(len(rows[0]))
+        step = (self.steps["critic"], rate(now, "critic"))
+        norm = improve_critics(networks, rows, noise, LOG_STD_BOUNDS, ent_coef, *step, self.sums)
+        self._check(norm, self.trainer.critic_optimizer)
         return {"critic_loss": self.sums[0], "q_value": self.sums[1]}
-
-    def _ahead(self, next_obs: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Q [N, 2] of the target critics for actions of the policy, and log π [N]."""
-        count = len(next_obs)
-        pairs = np.empty((count, self.targets.inputs), np.float32)
-        next_q, log_probs = np.empty((count, 2), np.float32), np.empty(count, np.float32)
-        pairs[:, : -self.size] = next_obs
-        self.actor.pack_forward()
-        for rows in _blocks(count):
-            pairs[rows, -self.size :], log_probs[rows], _ = self._draw(next_obs[rows], noise[rows])
-        self.targets.pack_forward()
-        for rows in _blocks(count):
-            next_q[rows] = self._forward(self.targets, pairs[rows])
-        return next_q, log_probs
 
     def improve_actor(
         self, batch: TransitionBatch, ent_coef: float, now: Now
-    ) -> tuple[dict[str, float], Tensor]:
+    ) -> tuple[dict[str, float], np.float32]:
         obs = self._features(batch["obs"])
-        noise, share = self._noise(len(obs)), 1 / len(obs)
-        self._begin(self.actor)
-        self.critics.pack(learns=False)
-        for rows in _blocks(len(obs)):
-            drawn, log_prob, outputs = self._draw(obs[rows], noise[rows])
-            q = self._forward(self.critics, np.concatenate([obs[rows], drawn], 1))
-            to_q, slopes = self.critics.slopes[: len(q)], self.actor.slopes[: len(q)]
-            least_slopes(q, log_prob, ent_coef, share, to_q, self.sums)
-            to_action = self.branches.to_inputs(to_q)[:, -self.size :]
-            squash_slopes(outputs, noise[rows], LOG_STD_BOUNDS, drawn, to_action, ent_coef * share, slopes)
-            self.actor.backward(slopes)
-        self._step(self.actor, self.trainer.actor_optimizer, rate(now, "actor"))
-        mean = self.sums[1]
-        return {"actor_loss": self.sums[0], "entropy": -mean}, torch.tensor(mean, dtype=torch.float32)
+        networks, noise = (self.actor, self.critics), self._noise(len(obs))
+        step = (self.steps["actor"], rate(now, "actor"))
+        norm = improve_actor(networks, obs, noise, LOG_STD_BOUNDS, ent_coef, *step, self.sums)
+        self._check(norm, self.trainer.actor_optimizer)
+        loss, mean = self.sums
+        return {"actor_loss": loss, "entropy": -mean}, np.float32(mean)
 
-    def adjust_temperature(self, log_prob: Tensor, now: Now) -> None:
+    def adjust_temperature(self, log_prob: np.float32, now: Now) -> None:
         optimizer = self.trainer.temperature_optimizer
         if optimizer is not None:
-            optimizer.gradient[0] = temperature_slope(log_prob.item(), self.trainer.least_entropy(now))
-            optimizer.descend(rate(now, "ent_coef"), math.inf)
+            step = self.steps["temperature"]
+            step.gradient[0] = temperature_slope(float(log_prob), self.trainer.least_entropy(now))
+            norm = type(optimizer).compiled_step(*step[1:], rate(now, "ent_coef"), math.inf)
+            self._check(norm, optimizer)
 
     def _features(self, obs: Any) -> np.ndarray:
         with torch.no_grad():
@@ -124,26 +104,88 @@ class SoftUpdates:
     def _noise(self, count: int) -> np.ndarray:
         return torch.randn(count, self.size).numpy()
 
-    def _begin(self, learner: Layers) -> None:
-        self.sums[:] = 0
-        learner.pack()
-
-    def _forward(self, layers: Layers, inputs: np.ndarray) -> np.ndarray:
-        return layers.forward(inputs, np.arange(len(inputs)))
-
-    def _draw(self, obs: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Actions, their log-densities, and what the actor put out."""
-        outputs = self._forward(self.actor, obs)
-        action, log_prob = self.action[: len(obs)], self.log_prob[: len(obs)]
-        squash_rows(outputs, noise, LOG_STD_BOUNDS, action, log_prob)
-        return action, log_prob, outputs
-
-    def _step(self, layers: Layers, optimizer: Any, learning_rate: float) -> None:
+    def _check(self, norm: float, optimizer: Optimizer) -> None:
+        """Refuse what is not finite: no step was taken."""
         if not math.isfinite(self.sums[0]):
             raise NonFiniteError("loss")
-        layers.unpack(optimizer.gradient.numpy())
-        optimizer.descend(learning_rate, math.inf)
+        if not math.isfinite(norm):
+            raise NonFiniteError(optimizer.first_not_finite())
 
 
-def _blocks(count: int) -> Iterator[slice]:
-    return (slice(start, start + HEIGHT) for start in range(0, count, HEIGHT))
+@njit(nogil=True, error_model="numpy")
+def improve_critics(networks, batch, noise, bounds, ent_coef, descent, rate, sums):  # type: ignore[no-untyped-def]
+    """A step of both critics towards `soft_targets`; sums: the loss, mean Q. → the gradient's norm.
+
+    One network after the other, so that its weights stay in the cache.
+    """
+    actor, targets, critics = networks
+    obs, next_obs, action, reward, discount = batch
+    count, features = obs.shape
+    order, share = np.arange(count), 1 / count
+    pairs, log_prob = np.empty((count, features + noise.shape[1]), np.float32), np.empty(count, np.float32)
+    q = np.empty((2, count), np.float32)
+    read(actor)
+    for first in range(0, count, HEIGHT):
+        rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
+        outputs = put_out(actor, next_obs, rows)
+        squash_rows(outputs, noise[part], bounds, pairs[part, features:], log_prob[part])
+    pairs[:, :features] = next_obs
+    for twin in range(2):
+        read(targets[twin])
+        for first in range(0, count, HEIGHT):
+            rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
+            q[twin, part] = put_out(targets[twin], pairs, rows)[:, 0]
+    target = soft_targets(reward, discount, q, log_prob, ent_coef)
+    pairs[:, :features], pairs[:, features:] = obs, action
+    for twin in range(2):
+        critic = critics[twin]
+        begin(critic, True)
+        for first in range(0, count, HEIGHT):
+            rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
+            outputs, slopes = put_out(critic, pairs, rows), critic.slopes[: len(rows)]
+            q[twin, part] = outputs[:, 0]
+            critic_slopes(outputs, target[part], share, slopes)
+            take_back(critic, slopes)
+        hand_over(critic, descent.gradient)
+    sums[:] = 0
+    critic_sums(q, target, sums)
+    return descend(descent, rate) if math.isfinite(sums[0]) else math.inf
+
+
+@njit(nogil=True, error_model="numpy")
+def improve_actor(networks, obs, noise, bounds, ent_coef, descent, rate, sums):  # type: ignore[no-untyped-def]
+    """A step of the actor towards what the critics think best; sums: the loss, mean log π. → the gradient's norm."""
+    actor, critics = networks
+    count, features = obs.shape
+    size, order, share = noise.shape[1], np.arange(count), 1 / count
+    pairs, log_prob = np.empty((count, features + size), np.float32), np.empty(HEIGHT, np.float32)
+    q, to_q = np.empty((2, HEIGHT), np.float32), np.empty((2, HEIGHT), np.float32)
+    to_pair = np.empty((HEIGHT, features + size), np.float32)
+    pairs[:, :features] = obs
+    sums[:] = 0
+    begin(actor, True)
+    for twin in range(2):
+        begin(critics[twin], False)
+    for first in range(0, count, HEIGHT):
+        rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
+        height, drawn = len(rows), pairs[part, features:]
+        outputs, slopes = put_out(actor, obs, rows), actor.slopes[: len(rows)]
+        squash_rows(outputs, noise[part], bounds, drawn, log_prob)
+        for twin in range(2):
+            q[twin, :height] = put_out(critics[twin], pairs, rows)[:, 0]
+        least_slopes(q, log_prob[:height], ent_coef, share, to_q, sums)
+        to_pair[:] = 0
+        for twin in range(2):
+            add_to_inputs(critics[twin], to_q[twin, :height], to_pair)
+        to_action = to_pair[:height, features:]
+        squash_slopes(outputs, noise[part], bounds, drawn, to_action, ent_coef * share, slopes)
+        take_back(actor, slopes)
+    hand_over(actor, descent.gradient)
+    return descend(descent, rate) if math.isfinite(sums[0]) else math.inf
+
+
+@njit(nogil=True)
+def descend(descent, rate):  # type: ignore[no-untyped-def]
+    """A step of an optimizer, whatever the length of the gradient. → that length."""
+    vectors = (descent.parameters, descent.gradient, descent.mean, descent.square, descent.steps)
+    return call_descent(descent.where, (*vectors, descent.settings, rate, math.inf))
