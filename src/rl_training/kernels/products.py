@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -17,13 +17,15 @@ from rl_training.compiling import njit
 LANES = 8
 PANEL = 2 * LANES  # columns of a wide tile; narrow ones have half of them
 NUMBER, INDEX, LANE = ir.FloatType(), ir.IntType(64), ir.IntType(32)
-VECTOR = ir.VectorType(NUMBER, LANES)
 NUMBER_BYTES = 4
+# A panel is one register of AVX-512 and two of others, which have only sixteen of them. The sums are the same.
+WHOLE = bool(binding.get_host_cpu_features().get("avx512f"))
+TALL = 8 if WHOLE else 6  # rows of the tallest wide tile
 
 
-def _tile(height: int, width: int) -> Any:
-    """`height` rows of `product`, each of one or two vectors of sums: at most twelve of the sixteen registers."""
-    count = width // LANES
+def _tile(height: int, lanes: int, count: int) -> Any:
+    """`height` rows of `product`, each of `count` vectors of sums: at most twelve of the sixteen registers."""
+    vector = ir.VectorType(NUMBER, lanes)
 
     def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
         out, start, left, right = (
@@ -31,20 +33,20 @@ def _tile(height: int, width: int) -> Any:
         )
         o, o_row, s, s_row, x, x_row, x_step, r, r_step = cgutils.unpack_tuple(build, values[5])
         fma = cgutils.get_or_insert_function(
-            build.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fma.v{LANES}f32"
+            build.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}f32"
         )
 
         def vectors(array: Any, place: Any) -> list[Any]:
-            places = (build.gep(array, [build.add(place, INDEX(LANES * v))]) for v in range(count))
-            return [build.bitcast(at, VECTOR.as_pointer()) for at in places]
+            places = (build.gep(array, [build.add(place, INDEX(lanes * v))]) for v in range(count))
+            return [build.bitcast(at, vector.as_pointer()) for at in places]
 
         def rows(first: Any, stride: Any) -> list[Any]:
             return [build.add(first, build.mul(stride, INDEX(m))) for m in range(height)]
 
         def in_all_lanes(place: Any) -> Any:
             number = build.load(build.gep(left, [place]), align=NUMBER_BYTES)
-            one = build.insert_element(ir.Constant(VECTOR, ir.Undefined), number, LANE(0))
-            return build.shuffle_vector(one, one, ir.Constant(ir.VectorType(LANE, LANES), [0] * LANES))
+            one = build.insert_element(ir.Constant(vector, ir.Undefined), number, LANE(0))
+            return build.shuffle_vector(one, one, ir.Constant(ir.VectorType(LANE, lanes), [0] * lanes))
 
         begins = [at for row in rows(s, s_row) for at in vectors(start, row)]
         # LLVM turns these places, whose addresses are never taken, into registers.
@@ -70,8 +72,9 @@ def _tile(height: int, width: int) -> Any:
     return tile
 
 
-_one, _two, _four, _six = (_tile(height, PANEL) for height in (1, 2, 4, 6))
-_thin_one, _thin_four, _thin_twelve = (_tile(height, LANES) for height in (1, 4, 12))
+WIDE = (PANEL, 1) if WHOLE else (LANES, 2)
+_one, _two, _four, _tall = (_tile(height, *WIDE) for height in (1, 2, 4, TALL))
+_thin_one, _thin_four, _thin_twelve = (_tile(height, LANES, 1) for height in (1, 4, 12))
 
 
 @njit(nogil=True)
@@ -90,10 +93,10 @@ def product(rows, width, depth, to, begin, first, second):  # type: ignore[no-un
     (left, x, x_row, step), (right, r, r_step, panel) = first, second
     while width > LANES:
         m = 0
-        while rows - m >= 6:
+        while rows - m >= TALL:
             at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
-            _six(out, start, left, right, depth, at)
-            m += 6
+            _tall(out, start, left, right, depth, at)
+            m += TALL
         if rows - m >= 4:
             at = (o + m * o_row, o_row, s + m * s_row, s_row, x + m * x_row, x_row, step, r, r_step)
             _four(out, start, left, right, depth, at)
