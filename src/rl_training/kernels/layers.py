@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rl_training.compiling import address, call_at, njit
 from rl_training.kernels.functions import FAST, tanh
-from rl_training.kernels.products import PANEL, product
+from rl_training.kernels.products import LANES, PANEL, product, turn
 
 HEIGHT = 128  # rows of a block
 COLUMNS = 22
@@ -307,7 +307,11 @@ def _pack_transposed(weight, inputs, outputs, to):  # type: ignore[no-untyped-de
     for first in range(0, outputs, PANEL):
         panel, width = to[first * inputs :], min(PANEL, outputs - first)
         source = weight[first * inputs :]
-        for k in range(inputs):
+        turned = inputs // LANES * LANES if width == PANEL else 0
+        for k in range(0, turned, LANES):
+            turn(panel, source, (k * PANEL, k, inputs))
+            turn(panel, source, (k * PANEL + LANES, LANES * inputs + k, inputs))
+        for k in range(turned, inputs):
             for c in range(width):
                 panel[k * PANEL + c] = source[c * inputs + k]
 

@@ -77,6 +77,39 @@ _one, _two, _four, _tall = (_tile(height, *WIDE) for height in (1, 2, 4, TALL))
 _thin_one, _thin_four, _thin_twelve = (_tile(height, LANES, 1) for height in (1, 4, 12))
 
 
+@intrinsic
+def turn(typing: Any, to: Any, source: Any, places: Any) -> Any:
+    """to[k · PANEL + c] = source[c · row + k] for k, c < 8, each from its place on: (place, place, row).
+
+    Halves, quarters and single lanes of pairs of rows change places in turn.
+    """
+
+    def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        out, left = (context.make_array(signature.args[i])(context, build, values[i]).data for i in range(2))
+        o, x, x_row = cgutils.unpack_tuple(build, values[2])
+        vector, lanes = ir.VectorType(NUMBER, LANES), range(LANES)
+
+        def line(array: Any, first: Any, stride: Any, m: int) -> Any:
+            at = build.add(first, build.mul(stride, INDEX(m)))
+            return build.bitcast(build.gep(array, [at]), vector.as_pointer())
+
+        def chosen(one: Any, other: Any, numbers: list[int]) -> Any:
+            mask = ir.Constant(ir.VectorType(LANE, LANES), numbers)
+            return build.shuffle_vector(one, other, mask)
+
+        rows = [build.load(line(left, x, x_row, m), align=NUMBER_BYTES) for m in lanes]
+        for apart in (4, 2, 1):
+            for m in (m for m in lanes if not m & apart):
+                one, other = rows[m], rows[m + apart]
+                rows[m] = chosen(one, other, [k + LANES - apart if k & apart else k for k in lanes])
+                rows[m + apart] = chosen(one, other, [k + LANES if k & apart else k + apart for k in lanes])
+        for m in lanes:
+            build.store(rows[m], line(out, o, INDEX(PANEL), m), align=NUMBER_BYTES)
+        return context.get_dummy_value()
+
+    return types.void(to, source, types.UniTuple(types.int64, 3)), generate
+
+
 @njit(nogil=True)
 def product(rows, width, depth, to, begin, first, second):  # type: ignore[no-untyped-def]
     """out[m, n] = start[m, n] + Σ_k left[m, k] · right[k, n] in single precision, for m < rows, n < width, k < depth.

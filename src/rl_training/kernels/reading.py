@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from rl_training.kernels.exact import is_exact
@@ -198,6 +200,14 @@ def learns_nothing(inputs: Any) -> bool:
     if is_exact(inputs, Joined):
         return all(learns_nothing(part) for part in inputs.parts)
     return is_exact(inputs, Flat, OneHot)
+
+
+def features(inputs: nn.Module, obs: Any) -> np.ndarray:
+    """What inputs that learn nothing make of observations, [N, features]; without torch where they stay as they are."""
+    if type(inputs) is Flat and obs.dtype == torch.float32:
+        return np.ascontiguousarray(obs.numpy().reshape(len(obs), -1))
+    with torch.no_grad():
+        return np.ascontiguousarray(inputs(obs).numpy())
 
 
 def features_of(encoder: Any) -> int:

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from rl_training.algorithms.dqn import DQN_LOSSES, dueling_rows, dueling_slopes, q_slopes
@@ -15,7 +14,7 @@ from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.families import UNMASKED
 from rl_training.kernels.layers import HEIGHT, Layers
-from rl_training.kernels.reading import head_layers
+from rl_training.kernels.reading import features, head_layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Now
 from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, limit
@@ -73,8 +72,7 @@ class QUpdate:
         return self._step(now) | {"loss": self.sums[0].item(), "q_value": self.sums[1].item()}, errors
 
     def _features(self, obs: Any) -> np.ndarray:
-        with torch.no_grad():
-            return np.ascontiguousarray(self.trainer.agent.network.encoder[0](obs).numpy())
+        return features(self.trainer.agent.network.encoder[0], obs)
 
     def _values(self, layers: Layers, inputs: np.ndarray, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Q of some rows, in an array that the next pass does not write over."""

@@ -25,7 +25,7 @@ from rl_training.errors import NonFiniteError
 from rl_training.kernels.branches import add_to_inputs
 from rl_training.kernels.descent import call_descent
 from rl_training.kernels.layers import HEIGHT, Layers, begin, hand_over, put_out, read, take_back
-from rl_training.kernels.reading import gaussian_layers, twin_layers
+from rl_training.kernels.reading import features, gaussian_layers, twin_layers
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
 from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import Now
@@ -98,8 +98,7 @@ class SoftUpdates:
             self._check(norm, optimizer)
 
     def _features(self, obs: Any) -> np.ndarray:
-        with torch.no_grad():
-            return np.ascontiguousarray(self.trainer.critics.inputs(obs).numpy())
+        return features(self.trainer.critics.inputs, obs)
 
     def _noise(self, count: int) -> np.ndarray:
         return torch.randn(count, self.size).numpy()
