@@ -32,6 +32,13 @@ class Descent(NamedTuple):
     settings: np.ndarray
 
 
+@njit(nogil=True)
+def descend(descent, rate, most):  # type: ignore[no-untyped-def]
+    """`Optimizer.descend`, called in compiled code. → the norm of the gradient"""
+    vectors = (descent.parameters, descent.gradient, descent.mean, descent.square, descent.steps)
+    return call_descent(descent.where, (*vectors, descent.settings, rate, most))
+
+
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
 def norm_of(gradient):  # type: ignore[no-untyped-def]
     """√Σ g², part by part in single precision and the parts in double."""

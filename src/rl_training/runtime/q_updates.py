@@ -10,10 +10,12 @@ from torch import nn
 
 from rl_training.algorithms.dqn import DQN_LOSSES, dueling_rows, dueling_slopes, q_slopes
 from rl_training.algorithms.masking import mask_of
+from rl_training.compiling import njit
 from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
+from rl_training.kernels.descent import descend
 from rl_training.kernels.families import UNMASKED
-from rl_training.kernels.layers import HEIGHT, Layers
+from rl_training.kernels.layers import HEIGHT, Layers, begin, hand_over, put_out, read, take_back
 from rl_training.kernels.reading import features, head_layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Now
@@ -32,10 +34,9 @@ class QUpdate:
     """What a trainer does to its Q-network, compiled; its optimizer moves."""
 
     def __init__(self, trainer: Any, online: Layers, target: Layers) -> None:
-        self.trainer, self.online, self.target, self.sums = trainer, online, target, np.zeros(2)
-        self.dueling = trainer.agent.network.dueling
-        self.double, size = trainer.config.double, (HEIGHT, online.outputs - self.dueling)
-        self.q, self.next_q, self.chooser, self.slopes = (np.zeros(size, np.float32) for _ in range(4))
+        self.trainer, self.networks = trainer, (online.network, target.network)
+        self.switches = (bool(trainer.config.double), bool(trainer.agent.network.dueling))
+        self.descent, self.sums = trainer.optimizer.descent(), np.zeros(2)
 
     @classmethod
     def of(cls, trainer: Any) -> QUpdate | None:
@@ -44,55 +45,61 @@ class QUpdate:
         return None if online is None or target is None else cls(trainer, online, target)
 
     def improve(self, batch: TransitionBatch, now: Now) -> tuple[dict[str, float], np.ndarray]:
-        obs, next_obs, mask = (
-            self._features(batch["obs"]),
-            self._features(batch["next_obs"]),
-            mask_of(batch["next_obs"]),
-        )
-        count = len(obs)
+        inputs, mask = self.trainer.agent.network.encoder[0], mask_of(batch["next_obs"])
+        rows = features(inputs, batch["obs"]), features(inputs, batch["next_obs"])
+        count = len(rows[0])
         masks = UNMASKED if mask is None else np.ascontiguousarray(mask.numpy() != 0)
         weight = batch["weight"].numpy() if "weight" in batch else np.ones(count, np.float32)
-        columns = (*(batch[name].numpy() for name in ("action", "reward", "discount")), weight)
-        errors, order = np.empty(count, np.float32), np.arange(count)
-        delta = limit(now.huber_delta)
-        self.sums[:] = 0
-        self.online.pack()
-        self.target.pack(learns=False)
-        for start in range(0, count, HEIGHT):
-            rows = order[start : start + HEIGHT]
-            part = slice(start, start + HEIGHT)
-            next_q = self._values(self.target, next_obs, rows, self.next_q)
-            chooser = self._values(self.online, next_obs, rows, self.chooser) if self.double else next_q
-            q, slopes = self._values(self.online, obs, rows, self.q), self.slopes[: len(rows)]
-            known = tuple(column[part] for column in columns)
-            q_slopes(
-                known, next_q, chooser, masks[part], q, 1 / count, delta, slopes, errors[part], self.sums
-            )
-            self._backward(slopes)
-        return self._step(now) | {"loss": self.sums[0].item(), "q_value": self.sums[1].item()}, errors
-
-    def _features(self, obs: Any) -> np.ndarray:
-        return features(self.trainer.agent.network.encoder[0], obs)
-
-    def _values(self, layers: Layers, inputs: np.ndarray, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Q of some rows, in an array that the next pass does not write over."""
-        output, values = layers.forward(inputs, rows), out[: len(rows)]
-        if self.dueling:
-            dueling_rows(output, values)
-        else:
-            values[:] = output
-        return values
-
-    def _backward(self, slopes: np.ndarray) -> None:
-        if self.dueling:
-            streams = self.online.slopes[: len(slopes)]
-            dueling_slopes(slopes, streams)
-            slopes = streams
-        self.online.backward(slopes)
-
-    def _step(self, now: Now) -> dict[str, float]:
-        if not math.isfinite(self.sums[0]):
+        known = (batch["action"].numpy(), batch["reward"].numpy(), batch["discount"].numpy(), weight)
+        errors, optimizer = np.empty(count, np.float32), self.trainer.optimizer
+        step = (self.descent, now.learning_rate, limit(now.max_grad_norm))
+        given = (rows, known, masks, limit(now.huber_delta))
+        norm = improve(self.networks, self.switches, *given, *step, errors, self.sums)
+        loss, q_value = self.sums.tolist()
+        if not math.isfinite(loss):
             raise NonFiniteError("loss")
-        optimizer = self.trainer.optimizer
-        self.online.unpack(optimizer.gradient.numpy())
-        return {"grad_norm": optimizer.descend(now.learning_rate, limit(now.max_grad_norm))}
+        if not math.isfinite(norm):
+            raise NonFiniteError(optimizer.first_not_finite())
+        return {"grad_norm": norm, "loss": loss, "q_value": q_value}, errors
+
+
+@njit(nogil=True, error_model="numpy")
+def improve(networks, switches, inputs, known, masks, delta, descent, rate, most, errors, sums):  # type: ignore[no-untyped-def]
+    """A step of the online network towards the target's values, with `double` and `dueling` as switches.
+
+    inputs: features [N, ...] of here and there; known: actions, rewards, discounts and weights [N]
+    errors [N] and sums, the loss and mean Q, are written. → the gradient's norm
+    """
+    (online, target), (double, dueling), (obs, next_obs) = networks, switches, inputs
+    action, reward, discount, weight = known
+    count, order = len(obs), np.arange(len(obs))
+    sums[:] = 0
+    begin(online, True)
+    read(target)
+    for first in range(0, count, HEIGHT):
+        rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
+        next_q = values(target, next_obs, rows, dueling)
+        chooser = values(online, next_obs, rows, dueling) if double else next_q
+        q = values(online, obs, rows, dueling)
+        slopes, streams = np.empty(q.shape, np.float32), online.slopes[: len(rows)]
+        some = (action[part], reward[part], discount[part], weight[part])
+        q_slopes(some, next_q, chooser, masks[part], q, 1 / count, delta, slopes, errors[part], sums)
+        if dueling:
+            dueling_slopes(slopes, streams)
+        else:
+            streams[:] = slopes
+        take_back(online, streams)
+    hand_over(online, descent.gradient)
+    return descend(descent, rate, most) if math.isfinite(sums[0]) else math.inf
+
+
+@njit(nogil=True, error_model="numpy")
+def values(network, inputs, rows, dueling):  # type: ignore[no-untyped-def]
+    """Q [n, actions] of some rows, in an array that the next pass does not write over."""
+    outputs = put_out(network, inputs, rows)
+    found = np.empty((len(rows), outputs.shape[1] - dueling), np.float32)
+    if dueling:
+        dueling_rows(outputs, found)
+    else:
+        found[:] = outputs
+    return found

@@ -23,7 +23,7 @@ from rl_training.compiling import njit
 from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.branches import add_to_inputs
-from rl_training.kernels.descent import call_descent
+from rl_training.kernels.descent import descend
 from rl_training.kernels.layers import HEIGHT, Layers, begin, hand_over, put_out, read, take_back
 from rl_training.kernels.reading import features, gaussian_layers, twin_layers
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
@@ -148,7 +148,7 @@ def improve_critics(networks, batch, noise, bounds, ent_coef, descent, rate, sum
         hand_over(critic, descent.gradient)
     sums[:] = 0
     critic_sums(q, target, sums)
-    return descend(descent, rate) if math.isfinite(sums[0]) else math.inf
+    return descend(descent, rate, math.inf) if math.isfinite(sums[0]) else math.inf
 
 
 @njit(nogil=True, error_model="numpy")
@@ -180,11 +180,4 @@ def improve_actor(networks, obs, noise, bounds, ent_coef, descent, rate, sums): 
         squash_slopes(outputs, noise[part], bounds, drawn, to_action, ent_coef * share, slopes)
         take_back(actor, slopes)
     hand_over(actor, descent.gradient)
-    return descend(descent, rate) if math.isfinite(sums[0]) else math.inf
-
-
-@njit(nogil=True)
-def descend(descent, rate):  # type: ignore[no-untyped-def]
-    """A step of an optimizer, whatever the length of the gradient. → that length."""
-    vectors = (descent.parameters, descent.gradient, descent.mean, descent.square, descent.steps)
-    return call_descent(descent.where, (*vectors, descent.settings, rate, math.inf))
+    return descend(descent, rate, math.inf) if math.isfinite(sums[0]) else math.inf
