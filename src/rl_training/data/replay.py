@@ -103,6 +103,9 @@ class Replay(Stateful, Generic[BatchT]):
         """
         if self.action is None:
             self.action = np.empty((self.capacity, *action.shape[1:]), _narrow(action.dtype))
+        if self.stack == 1 and isinstance(next_obs, np.ndarray) and next_obs.dtype.kind == "f":
+            self._put_steps(action, reward[None], terminated[None], truncated[None], next_obs, obs)
+            return
         here = self.open % self.capacity
         self.action[here] = action
         if self.stack > 1 and isinstance(next_obs, np.ndarray):
@@ -132,21 +135,32 @@ class Replay(Stateful, Generic[BatchT]):
             return
         if self.action is None:
             self.action = np.empty((self.capacity, *action.shape[2:]), _narrow(action.dtype))
-        assert isinstance(self.observations, np.ndarray)
-        here, there, fresh = (np.empty(reward.shape, np.int64) for _ in range(3))
-        counters = np.array([self.head, self.first, self.last])
-        nodes, maxima = np.empty(0), np.empty(0, np.float32)
+        self._put_steps(action, reward, terminated, truncated, next_obs, obs)
+
+    def _put_steps(
+        self,
+        action: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        next_obs: np.ndarray,
+        obs: Arrays,
+    ) -> None:
+        """Steps [T, B] of which none overwrites another, stored in one call; T is left out where it is 1."""
+        assert isinstance(self.observations, np.ndarray) and isinstance(obs, np.ndarray)
+        assert self.action is not None
+        size = reward.size
+        rows = (action.reshape(size, -1), next_obs.reshape(size, -1), obs.reshape(size, -1))
+        stored = (self.action.reshape(self.capacity, -1), self.observations.reshape(self.capacity, -1))
+        nodes, maxima = NO_PRIORITIES
         if self.priorities is not None:
             nodes, maxima = self.priorities.nodes, self.priorities.maxima
         ring = (self.reward, self.happened, self.behind, self.ahead, self.ready)
-        _record_steps(
-            self.open, counters, reward, terminated, truncated, ring, self.n_step, self.margin, nodes, maxima,
-            here, there, fresh,
-        )  # fmt: skip
-        self.head, self.first, self.last = counters.tolist()
-        self.action[here] = action
-        self.observations[there] = next_obs
-        self.observations[fresh[fresh >= 0]] = obs[fresh >= 0]
+        counters, how = (self.head, self.first, self.last), (self.n_step, self.margin)
+        steps = (reward, terminated, truncated)
+        self.head, self.first, self.last = _put_steps(
+            self.open, counters, steps, ring, how, nodes, maxima, rows, stored
+        )
 
     def sample(self, batch_size: int, gamma: float) -> BatchT:
         """Transitions drawn with the same probability each: `obs`, `action`, `reward`, `next_obs`, `discount`.
@@ -395,6 +409,9 @@ class Replay(Stateful, Generic[BatchT]):
         self.first, self.last = first, last
 
 
+NO_PRIORITIES = np.empty(0), np.empty(0, np.float32)
+
+
 def _segment(number: int) -> str:
     return f"replay-{number:012d}.safetensors"
 
@@ -446,30 +463,33 @@ def _complete(begin, end, oldest, behind, happened, n_step, ready, last):  # typ
 
 
 @njit()
-def _record_steps(  # type: ignore[no-untyped-def]
-    open_, counters, rewards, terminated, truncated, ring, n_step, margin, nodes, maxima, here, there, fresh
-):
-    """`Replay.add` for steps [T, B] in a row, but for what is stored: the places of that, -1 where nothing begins.
+def _put_steps(open_, counters, steps, ring, how, nodes, maxima, rows, stored):  # type: ignore[no-untyped-def]
+    """`Replay.add` for steps [T, B] in a row.
 
-    counters: the next slot to write, and the first and the last transition that can be drawn
-    here, there, fresh: where actions, next observations and first observations of episodes belong
+    counters: the next slot to write, and the first and the last transition that can be drawn; → what they are then
+    steps: rewards, and where episodes terminated and were truncated
+    rows: actions, next observations and observations [T · B, ...]; stored: actions and observations of all slots
     """
     reward, happened, behind, ahead, ready = ring
-    size, (head, first, last) = len(reward), counters
+    rewards, terminated, truncated = steps
+    actions, next_obs, obs = rows
+    taken, seen = stored
+    (n_step, margin), (head, first, last) = how, counters
+    size, lanes = len(reward), len(open_)
     for t in range(len(rewards)):
-        for lane in range(len(open_)):
-            here[t, lane], there[t, lane] = open_[lane] % size, (head + lane) % size
-        head += len(open_)
+        for lane in range(lanes):
+            _put_row(taken[open_[lane] % size], actions[t * lanes + lane])
+            _put_row(seen[(head + lane) % size], next_obs[t * lanes + lane])
+        head += lanes
         _record(open_, head, rewards[t], terminated[t], truncated[t], reward, happened, behind, ahead)
         before = last
-        last = _complete(head - len(open_), head, head - size, behind, happened, n_step, ready, before)
+        last = _complete(head - lanes, head, head - size, behind, happened, n_step, ready, before)
         for number in range(before, last if len(nodes) else before):
             largest = maxima[1] if maxima[1] > 0 else np.float32(1)
             put_leaf(nodes, maxima, number % size, largest)
-        for lane in range(len(open_)):
-            fresh[t, lane] = -1
+        for lane in range(lanes):
             if terminated[t, lane] or truncated[t, lane]:
-                fresh[t, lane] = head % size
+                _put_row(seen[head % size], obs[t * lanes + lane])
                 happened[head % size] = behind[head % size] = 0
                 open_[lane] = head
                 head += 1
@@ -477,7 +497,13 @@ def _record_steps(  # type: ignore[no-untyped-def]
             if len(nodes):
                 put_leaf(nodes, maxima, first % size, np.float32(0))
             first += 1
-    counters[0], counters[1], counters[2] = head, first, last
+    return head, first, last
+
+
+@njit()
+def _put_row(to, row):  # type: ignore[no-untyped-def]
+    for j in range(len(row)):
+        to[j] = row[j]
 
 
 @njit()
