@@ -22,6 +22,7 @@ from rl_training.runtime.workflows import resume_until_stopped, train_until_stop
 from rl_training.state import inbox
 from rl_training.state.journal import Event, Journal
 from rl_training.tools.forking import fork
+from rl_training.tools.verifying import verify
 
 # A knob of each algorithm that is read after a rollout, before a search, at each step; and its steps per iteration.
 STEERED = {
@@ -251,7 +252,9 @@ def test_only_the_owner_can_send(config: Any, tmp_path: Path, monkeypatch: Any) 
 def test_a_journal_is_whole_or_refused(config: Any, tmp_path: Path, monkeypatch: Any) -> None:
     run_dir = tmp_path / "run"
     with monkeypatch.context() as patch:
-        Telling(run_dir, {3: [set_to(learning_rate=1e-3)], 9: [{"do": "stop"}]}, patch)
+        Telling(
+            run_dir, {3: [set_to(learning_rate=1e-3)], 5: [set_to(clip_coef=0.1)], 9: [{"do": "stop"}]}, patch
+        )
         with pytest.raises(SystemExit):
             train(config, run_dir=run_dir, quiet=True)
     journal = run_dir / "journal.jsonl"
@@ -303,6 +306,18 @@ def test_a_fork_goes_on_as_its_parent_was_told_unless_it_is_given_the_knob_anew(
     last = metrics_in(tmp_path / "other")[-2]
     assert (last["learning_rate"], last["clip_coef"], last["ent_coef"]) == (0.5, 0.1, 0.1)
     resume(tmp_path / "other", quiet=True)
+
+
+def test_a_steered_run_is_verified_from_its_journal(config: Any, tmp_path: Path) -> None:
+    commands = {3: [set_to(learning_rate=1e-3), {"do": "evaluate"}], 9: [set_to(clip_coef=0.1, ent_coef=0.1)]}
+    config = load_config(config, {"keep_checkpoints": 9})
+    steered_and_killed(config, tmp_path / "run", commands, [10])
+    verdict = verify(tmp_path / "run")
+    assert verdict.is_good and verdict.lines > 16 and verdict.checkpoints == 4, str(verdict)
+    (tmp_path / "run" / "journal.jsonl").unlink()
+    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
+        shutil.rmtree(checkpoint)
+    assert "step 192, differs" in verify(tmp_path / "run").first  # the evaluation that was asked for there
 
 
 def test_another_terminal_pauses_sets_and_stops_a_run(tmp_path: Path) -> None:

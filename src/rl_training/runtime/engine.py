@@ -413,7 +413,7 @@ class Engine:
             "progress": self.progress.state_dict(),
             "paths": self.trainer.paths(),
             **({"decided": self.controls.state()} if self.controls.decided else {}),
-            **self.steering.journal.mark(),
+            **self.steering.journal.mark(self.progress.steps),
             "segments": self.store.entries,  # the trainer's state has brought them up to date
         }
         if self.watch.observers:

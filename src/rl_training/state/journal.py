@@ -77,9 +77,14 @@ class Journal:
             files.replace_file(self.path, self.content)
         return gone
 
-    def mark(self) -> dict[str, Any]:
-        """What a checkpoint counts on: its entry `journal`, or none."""
-        return {"journal": {"bytes": len(self.content), "chain": self.value}} if self.events else {}
+    def mark(self, steps: int) -> dict[str, Any]:
+        """What a checkpoint of this step counts on: its entry `journal`, or none.
+
+        Only what was taken before that step: a run that is run again knows what came later, and saves the same.
+        """
+        count = next((n for n, event in enumerate(self.events) if event.step >= steps), len(self.events))
+        length, value = list(self._hashes.items())[count]
+        return {"journal": {"bytes": length, "chain": value}} if count else {}
 
     def check(self, mark: Mapping[str, Any]) -> None:
         """Refuse a journal that is not the one a checkpoint counts on, or a longer one."""

@@ -345,7 +345,7 @@ def _take_journal_over(
         if values or event.do == "evaluate":  # nothing else changes what a run writes
             journal.append(event._replace(values=values))
     tree.pop("journal", None)
-    tree |= journal.mark()
+    tree |= journal.mark(tree["progress"]["steps"])
 
 
 def _told(changes: Mapping[str, tuple[object, object]]) -> str:
