@@ -23,7 +23,8 @@ def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor
     """
     raw = mean + log_std.exp() * noise
     normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-    return raw.tanh(), (normal - log_tanh_slope(raw)).sum(-1)
+    slope = log_tanh_slope(raw)  # before the tanh: gradients are added up in the order of the calls
+    return raw.tanh(), (normal - slope).sum(-1)
 
 
 def soft_target(
