@@ -117,7 +117,7 @@ class PackageModel(Model):
             support_size=atoms // 2,
             residual_blocks=1,
         )
-        heads = self.network.prediction[-1]
+        heads = list(self.network.prediction.children())[-1]
         assert isinstance(heads, torch.nn.Linear)
         torch.nn.init.normal_(heads.weight, 0, HEAD**-0.5)  # or all values would be equal
 

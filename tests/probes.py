@@ -192,6 +192,13 @@ class Bright(Probe):
         return float(action == self.bright)
 
 
+class Dark(Bright):
+    """The same observations, with the actions the other way round."""
+
+    def reward(self, action):
+        return float(action != self.bright)
+
+
 class BrightTarget(Bright):
     """The same observations, with a continuous action that should be near 0 or 1."""
 
@@ -437,6 +444,7 @@ for probe in (
     DictAndPicture,
     DictTarget,
     Bright,
+    Dark,
     BrightTarget,
     Counting,
     NotANumber,

@@ -396,6 +396,14 @@ RUNS: dict[str, dict[str, Any]] = {
         consistency_coef_schedule={"type": "linear", "start": 2.0, "end": 1.0},
         importance_exponent_schedule={"type": "linear", "start": 0.4, "end": 1.0},
     ),
+    "efficientzero-breakout": dict(  # running statistics of frames, in the network and in its target
+        algo="efficientzero",
+        **PLANNER
+        | dict(env_id="ALE/Breakout-v5", max_episode_steps=60, total_timesteps=480, buffer_size=500),
+        env_kwargs={"frame_size": 36},
+        prefix_size=8,
+        projection_size=8,
+    ),
     "scalezero-classic": dict(
         algo="scalezero",
         **{name: value for name, value in PLANNER.items() if name not in ("env_id", "target_update_interval")}
@@ -405,6 +413,8 @@ RUNS: dict[str, dict[str, Any]] = {
             "CartPole-v1": 9.0
         },  # which random actions reach: in the middle of the run it is solved
         solved_episodes=8,
+        confirm_episodes=3,
+        confirm_interval=2,
         heads=2,
         experts=2,
         expert_size=8,

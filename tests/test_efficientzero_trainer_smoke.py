@@ -19,7 +19,9 @@ from test_muzero_trainer_smoke import (
 )
 
 from rl_training import load_config
+from rl_training.algorithms.muzero import spread
 from rl_training.errors import ConfigError
+from rl_training.networks.muzero import FrameNorm, by_the_batch
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.efficientzero_trainer import (
     EfficientZeroConfig,
@@ -27,6 +29,7 @@ from rl_training.runtime.efficientzero_trainer import (
     train_efficientzero,
 )
 from rl_training.runtime.evaluation import evaluate
+from rl_training.settings.loading import load_run_config
 from rl_training.state.seeding import seed_everything
 
 SMALL = TINY | dict(prefix_size=6, projection_size=6, unroll_steps=3, td_steps=3, prefix_horizon=2)
@@ -154,7 +157,7 @@ def test_nothing_is_compared_past_the_end(probed: EfficientZeroTrainer) -> None:
     imagined = torch.rand(*there.shape, 8)
     imagined[~there] = torch.nan
     imagined.requires_grad_()
-    loss = probed.consistency_loss(imagined, batch)
+    loss = probed.consistency(imagined, batch)["consistency_loss"]
     assert torch.isfinite(loss)
     loss.backward()
     assert imagined.grad is not None
@@ -163,7 +166,9 @@ def test_nothing_is_compared_past_the_end(probed: EfficientZeroTrainer) -> None:
     true = probed.agent.network.represent(probed.seen(batch["places"][1:].reshape(-1))).view(*there.shape, 8)
     probed.agent.network.projection.predictor.register_forward_hook(lambda module, inputs, output: inputs[0])
     weights = there * batch["weight"] / len(there) / there.shape[1]
-    torch.testing.assert_close(probed.consistency_loss(true, batch), -weights.sum())
+    found = probed.consistency(true, batch)
+    torch.testing.assert_close(found["consistency_loss"], -weights.sum())
+    torch.testing.assert_close(found["cosine"], torch.ones(()))
     probed.agent.network.projection.predictor._forward_hooks.clear()
 
 
@@ -242,3 +247,85 @@ def test_only_what_is_learned_from_is_augmented(augmentation: bool) -> None:
     assert torch.equal(seen, plain) == (not augmentation)
     assert torch.equal(seen[0], seen[1]) == (not augmentation)
     trainer.close()
+
+
+def on_frames(**changes: Any) -> EfficientZeroTrainer:
+    """After 60 steps in each of four games of Breakout, and no update."""
+    pytest.importorskip("ale_py")
+    small = "num_envs=4 learning_starts=100000 batch_size=16 num_simulations=1 latent_size=16 support_size=10 seed=1 "
+    small += "buffer_size=3000 hidden_sizes=[32] prefix_size=32 projection_size=64 unroll_steps=3 "
+    small += "reanalyse_ratio=0 reanalyse_values=false"
+    config = load_config("efficientzero/breakout", small.split(), **changes)
+    seed_everything(1)
+    trainer = EfficientZeroTrainer(config)
+    for step in range(0, 240, 4):
+        trainer.iterate(Controls.of(config).at(step))
+    return trainer
+
+
+def test_latents_of_frames_stay_apart() -> None:
+    """Over 50 updates, of batches as they are learned from and of frames as searches see them.
+
+    Without normalisation both spreads fall to a third: nearly one latent for all frames.
+    """
+    trainer = on_frames()
+    now = Controls.of(trainer.config).at(240).after(0)
+    places = np.unique(trainer.replay.ready[:200:4] % trainer.replay.capacity)
+    frames = trainer.agent.inputs(trainer.replay.seen_at(places))
+
+    def searched() -> float:
+        with torch.no_grad():
+            return spread(trainer.agent.network.represent(frames))
+
+    before = searched()
+    found = [trainer.update(now) for _ in range(50)]
+    assert found[0]["latent_spread"] > 0.05 and found[-1]["latent_spread"] > 0.05
+    assert found[-1]["latent_spread"] > 0.7 * found[0]["latent_spread"]
+    assert searched() > before and searched() > 0.02
+    assert all(-1 <= each["cosine"] <= 1 for each in found)
+    trainer.close()
+
+
+def test_searches_normalise_by_running_statistics_and_learning_by_the_batch() -> None:
+    trainer = on_frames(target_update_interval=2)
+    now = Controls.of(trainer.config).at(240).after(0)
+    network = trainer.agent.network
+    norms = [module for module in network.modules() if isinstance(module, FrameNorm)]
+    kinds = [type(part).__name__ for part in (network.representation, network.dynamics, network.prediction)]
+    assert kinds == ["FrameRepresentation", "FrameDynamics", "FrameHeads"] and len(norms) == 16
+    frames = trainer.agent.inputs(trainer.replay.seen_at(np.arange(8)))
+    with torch.no_grad():
+        alone, together = network.represent(frames[:1]), network.represent(frames)[:1]
+        torch.testing.assert_close(alone, together)
+        before = [norm.mean.clone() for norm in norms]
+        with by_the_batch(network):
+            assert not torch.allclose(network.represent(frames[:2])[:1], network.represent(frames)[:1])
+    moved = [not torch.equal(norm.mean, old) for norm, old in zip(norms, before, strict=True)]
+    assert any(moved) and not any(norm.learns for norm in norms)
+    for _ in range(2):
+        trainer.update(now)
+    for mine, its in zip(trainer.target.buffers(), network.buffers(), strict=True):
+        assert torch.equal(mine, its), "the target's statistics are copied with its weights"
+    trainer.update(now)
+    assert not torch.equal(
+        trainer.target.representation.layers[1].mean, network.representation.layers[1].mean
+    )  # type: ignore
+    trainer.close()
+
+
+def test_one_number_is_normalised_by_running_statistics() -> None:
+    norm = FrameNorm(3)
+    with by_the_batch(norm):
+        assert torch.allclose(norm(torch.ones(1, 3, 1, 1)), torch.ones(1, 3, 1, 1), atol=1e-4)
+        norm(torch.ones(1, 3, 1, 2))
+    assert norm.variance.isfinite().all()
+
+
+def test_a_run_from_before_normalisation_has_its_network() -> None:
+    """Its config has no `batch_norm`, and no layer is added."""
+    written = load_config("efficientzero/breakout").model_dump(mode="json")
+    del written["batch_norm"]
+    assert not load_run_config(written).batch_norm and load_config("efficientzero/breakout").batch_norm
+    network = on_frames(batch_norm=False).agent.network
+    assert not any(isinstance(module, FrameNorm) for module in network.modules())
+    assert isinstance(network.prediction, torch.nn.Sequential)

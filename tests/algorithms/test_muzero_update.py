@@ -77,9 +77,10 @@ def test_an_update_is_the_papers_term_by_term(monkeypatch: Any) -> None:
         latent = before.represent(inputs(batch["places"][0, b]))
         for k in range(UNROLL + 1):
             if k > 0:
-                halved = latent.clone()
-                halved.register_hook(lambda gradient: gradient / 2)
-                latent = before.transition(halved, batch["action"][k - 1, b : b + 1])
+                entering = latent.clone()
+                if k > 1:  # the root's own gradient is not halved
+                    entering.register_hook(lambda gradient: gradient / 2)
+                latent = before.transition(entering, batch["action"][k - 1, b : b + 1])
             policy, value, reward = (logits[0].double() for logits in before.predict(latent))
             with torch.no_grad():
                 following = target.initial(inputs(batch["bootstrap"][k, b]))[1].item()

@@ -274,7 +274,7 @@ def test_a_tasks_heads_get_no_gradient_from_another_task() -> None:
     groups = network.groups(STAGES)
     assert {id(p) for group in groups.values() for p in group} == {id(p) for p in network.parameters()}
     latents = [
-        network.encode(task, obs).view(4, 7, 8)
+        network.encode(task, obs, 0).view(4, 7, 8)
         for task, obs in ((0, torch.randn(28, 3)), (1, torch.randint(5, (28,))))
     ]
     actions = [torch.randint(2, (4, 6)) for _ in range(2)]
@@ -306,6 +306,43 @@ def test_pictures_share_an_encoder_and_vectors_do_not() -> None:
     groups = network.groups(1)
     assert list(groups) == ["stage 0", "task 1", "task 3", "task 0", "task 2", "always"]
     assert {id(p) for p in groups["always"]} == {id(p) for p in network.encoders[0].parameters()}
+
+
+def test_a_shared_encoder_is_frozen_and_adapted_with_the_stages() -> None:
+    """What a stage said of frames it says again after the next has learned; and the next begins where it stood."""
+    frames = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+    torch.manual_seed(0)
+    network = ScaleZeroNetwork(
+        [frames, frames, spaces.Box(-1, 1, (3,))],
+        [2, 3, 2],
+        latent_size=4,
+        window=2,
+        hidden_sizes=[],
+        activation="relu",
+        image_encoder="nature",
+        support_size=2,
+        transformer=dict(layers=1, heads=1, experts=2, hidden=4, stages=3, rank=2, lora_alpha=2.0),
+        staged_encoders=True,
+    )
+    groups = network.groups(3)
+    assert list(groups) == ["stage 0", "stage 1", "stage 2", "task 2", "task 0", "task 1"]
+    everything = [id(p) for group in groups.values() for p in group]
+    assert sorted(everything) == sorted(id(p) for p in network.parameters()), "each in one group"
+    assert {id(p) for p in network.encoders[0][0].parameters()} <= {id(p) for p in groups["stage 0"]}  # type: ignore[index]
+    obs = torch.randint(0, 256, (5, 4, 36, 36), dtype=torch.uint8)
+    solved = network.encode(0, obs, 0).detach()
+    for stage in (1, 2):
+        network.begin(stage)
+        before = network.encode(1, obs, stage).detach()
+        torch.testing.assert_close(before, network.encode(1, obs, stage - 1).detach())
+        for _ in range(3):
+            network.zero_grad()
+            network.encode(1, obs, stage)[:, 0].sum().backward()
+            with torch.no_grad():
+                for parameter in groups[f"stage {stage}"]:
+                    parameter -= 0.0 if parameter.grad is None else 0.5 * parameter.grad
+        assert not torch.equal(network.encode(1, obs, stage), before), "the adapter learns"
+        assert torch.equal(network.encode(0, obs, 0), solved)
 
 
 def test_windows_are_latents_and_actions_in_turn() -> None:
@@ -401,28 +438,108 @@ class Staged:
 
     def __init__(self) -> None:
         self.begun: list[int] = []
-        self.transformer = SimpleNamespace(begin=self.begun.append)
+        self.begin = self.begun.append
 
 
-def settled(updates: int, *returns: float) -> Any:
-    """A trainer of two tasks that are solved at 10, in its first stage of three, after so many updates."""
+def to_settle(updates: int, *returns: float) -> Any:
+    """A trainer of two tasks that are solved at 10, in its first stage of three, after so many updates.
+
+    A task confirms it as often as it is asked, unless its `greedy` is below 10.
+    """
     tasks = [
-        SimpleNamespace(number=i, returns=[each, each], target=10.0, solved=False)
+        SimpleNamespace(
+            number=i,
+            name=f"{i}",
+            returns=[each, each],
+            target=10.0,
+            solved=False,
+            confirmed_at=0,
+            greedy=10,
+            asked=0,
+        )
         for i, each in enumerate(returns)
     ]
-    limits = dict(solved_episodes=2, stages=3, stage_min_updates=5, stage_max_updates=9)
+
+    def confirms(task: Any) -> Any:
+        def play(agent: Any, config: Any, seed: int) -> bool:
+            task.asked += 1
+            return task.greedy >= 10
+
+        return play
+
+    for task in tasks:
+        task.confirms = confirms(task)
+    limits = dict(solved_episodes=2, stages=3, stage_min_updates=5, stage_max_updates=9, confirm_interval=2)
     trainer: Any = SimpleNamespace(
-        config=SimpleNamespace(**limits),
+        config=SimpleNamespace(**limits, seed=1),
         active=lambda: [task for task in tasks if not task.solved],
         tasks=tasks,
+        steps=0,
         stage=0,
         stage_updates=updates,
         newly_solved=0,
         agent=SimpleNamespace(network=Staged(), stages=[0, 0]),
         target=Staged(),
     )
-    ScaleZeroTrainer.settle(trainer)
+    for name in ("stage_is_over", "confirms", "withdraw", "settle"):
+        setattr(trainer, name, getattr(ScaleZeroTrainer, name).__get__(trainer))
     return trainer
+
+
+def settled(updates: int, *returns: float) -> Any:
+    trainer = to_settle(updates, *returns)
+    trainer.settle()
+    return trainer
+
+
+def test_a_task_that_greedy_episodes_do_not_solve_is_not_solved() -> None:
+    trainer = to_settle(5, 10.0, 9.9)
+    trainer.tasks[0].greedy = 0
+    trainer.settle()
+    assert not trainer.tasks[0].solved and trainer.stage == 0
+    assert [task.asked for task in trainer.tasks] == [1, 0], "the other has not reached it in training either"
+
+
+def test_a_solved_task_that_is_no_longer_is_withdrawn_while_its_weights_learn() -> None:
+    """In the last stage, which never ends: every two updates it plays again."""
+    trainer = to_settle(5, 10.0, 9.9)
+    trainer.stage, trainer.agent.stages = 2, [2, 2]
+    trainer.settle()
+    assert trainer.tasks[0].solved and trainer.newly_solved == 1
+    for updates, asked in ((6, 1), (7, 1), (8, 2), (9, 2)):
+        trainer.stage_updates = updates
+        trainer.settle()
+        assert trainer.tasks[0].solved and trainer.tasks[0].asked == asked
+    trainer.tasks[0].greedy, trainer.tasks[0].returns, trainer.stage_updates = 3, [], 11
+    trainer.settle()
+    assert not trainer.tasks[0].solved and trainer.newly_solved == 0
+    assert trainer.stage == 2, "and no stage ended by it"
+
+
+def test_a_stage_ends_only_with_tasks_that_confirm_it_then() -> None:
+    """Three tasks, two adapters: two solved tasks end the first stage, and one of them has forgotten."""
+    trainer = to_settle(5, 10.0, 9.9, 9.9)
+    trainer.agent.stages = [0, 0, 0]
+    trainer.settle()
+    assert trainer.stage == 1, "one of two left is enough"
+    trainer = to_settle(5, 10.0, 9.9, 9.9, 9.9)
+    trainer.agent.stages = [0] * 4
+    trainer.settle()
+    assert trainer.tasks[0].solved and trainer.stage == 0, "two of three are asked for"
+    trainer.stage_updates, trainer.tasks[1].returns = 6, [10.0, 10.0]
+    trainer.tasks[0].greedy, trainer.tasks[0].returns = 0, []
+    trainer.settle()
+    assert [task.solved for task in trainer.tasks] == [False, True, False, False]
+    assert (trainer.stage, trainer.newly_solved, trainer.target.begun) == (0, 1, [])
+
+
+def test_a_task_whose_stage_has_ended_is_not_asked_again() -> None:
+    trainer = settled(5, 10.0, 9.9)
+    assert trainer.stage == 1
+    asked = trainer.tasks[0].asked
+    trainer.stage_updates = 8
+    trainer.settle()
+    assert trainer.tasks[0].solved and trainer.tasks[0].asked == asked
 
 
 def test_a_solved_task_rests_and_the_next_stage_begins_for_the_others() -> None:

@@ -157,6 +157,28 @@ class Memory:
                     assert (batch["action"][k, row], batch["reward"][k, row]) == (action, reward)
 
 
+def test_what_led_to_a_place_by_hand() -> None:
+    """Two episodes of one lane, 0 → 1 → 2 → 3 and 50 → 51 → 52; actions count up from 1."""
+    replay = EpisodeReplay(200, column(0), num_actions=3, unroll_steps=1, td_steps=1)
+    taken = iter(range(1, 9))
+    for to, end in ((1, ""), (2, ""), (3, "truncated"), (51, ""), (52, "")):
+        replay.add(
+            np.array([next(taken)]),
+            np.zeros(1),
+            np.zeros(1, np.bool_),
+            np.array([end != ""]),
+            column(to),
+            column(50 if end else to),
+            policy=np.zeros((1, 3), np.float32),
+        )
+    places, actions, past = replay.before(np.array([0, 1, 3, 4, 6]), 2)
+    assert past.tolist() == [0, 1, 2, 0, 2]
+    seen = replay.seen_at(places.reshape(-1)).reshape(5, 3)
+    assert seen.tolist() == [[0, 0, 0], [0, 1, 1], [1, 2, 3], [50, 50, 50], [50, 51, 52]]
+    assert actions.tolist() == [[0, 0], [1, 0], [2, 3], [0, 0], [4, 5]]
+    assert replay.before(np.array([3]), 0)[0].tolist() == [[3]]
+
+
 @pytest.mark.parametrize(("lanes", "stack"), [(1, 1), (3, 1), (2, 4)])
 def test_everything_drawn_is_what_happened_and_comes_back_exactly(
     lanes: int, stack: int, tmp_path: Path

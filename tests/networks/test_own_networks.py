@@ -77,6 +77,10 @@ TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
     "muzero, pictures": ("muzero-cartpole", PLANS | dict(env_id="probe/Bright-v0")),
     "efficientzero": ("efficientzero-cartpole", PLANS | dict(prefix_horizon=2)),
     "scalezero": ("scalezero-classic", PLANS | dict(replay_ratio=0.04)),
+    "scalezero, pictures": (  # which share an encoder
+        "scalezero-classic",
+        PLANS | dict(replay_ratio=0.04, env_ids=["probe/Bright-v0", "probe/Dark-v0"], solved_returns={}),
+    ),
     "dreamer": (
         "dreamer-cartpole",
         TINY_DREAMER
@@ -104,7 +108,8 @@ ELSEWHERE = {
     ("Part", "encode"),
     ("ScaleZeroNetwork", "groups"),
     ("Transformer", "of_stage"),
-    ("Transformer", "begin"),
+    ("ScaleZeroNetwork", "begin"),
+    ("StagedLinear", "of_stage"),
     ("StagedWeight", "of_stage"),
     ("StagedWeight", "begin"),
     ("Block", "frozen_after_stage_zero"),

@@ -74,6 +74,7 @@ def test_gumbel_muzero_search_equals_mctx(case: str) -> None:
         num_simulations=int(found["num_simulations"]),
         gumbel=found["root_gumbel"],
         max_considered_actions=int(found["max_considered"]),
+        rescale_by="node",
         invalid_actions=found["invalid"],
     )
     assert_equals_golden(result, found, "gumbel")

@@ -15,12 +15,12 @@ def improved_policy_loss(logits: Tensor, target: Tensor) -> Tensor:
 def mixed_prior(logits: Tensor, noise: Tensor, fraction: float, invalid: Tensor | None = None) -> Tensor:
     """log((1 - f) softmax(logits) + f · noise), [B, A]: the root's prior with a share f of noise in it.
 
-    Where actions are invalid both are distributions over the others. A probability of 0 becomes a tiny one: logits
-    are finite.
+    Where actions are invalid both are distributions over the others. A valid action's probability of 0 becomes a
+    tiny one; logits are finite.
     """
     if fraction == 0:
         return logits
-    if invalid is not None:
-        logits = logits.masked_fill(invalid, torch.finfo(logits.dtype).min)
-    mixed = (1 - fraction) * logits.softmax(-1) + fraction * noise
-    return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
+    least = torch.finfo(logits.dtype).min
+    invalid = torch.zeros_like(logits, dtype=torch.bool) if invalid is None else invalid
+    mixed = (1 - fraction) * logits.masked_fill(invalid, least).softmax(-1) + fraction * noise
+    return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log().masked_fill(invalid, least)

@@ -67,6 +67,11 @@ def scale_latent(latent: Tensor) -> Tensor:
     return ((rows - low) / (high - low + 1e-5)).view_as(latent)
 
 
+def spread(latent: Tensor) -> float:
+    """Standard deviation over a batch of states [N, ...], the mean of all their entries: 0 where all are one."""
+    return latent.flatten(1).std(0, correction=0).mean().item()
+
+
 def step_weights(unroll_steps: int) -> Tensor:
     """[K + 1, 1]: 1 for the root and 1/K for each unrolled step, so that both kinds weigh the same."""
     weights = torch.full((unroll_steps + 1, 1), 1 / unroll_steps)

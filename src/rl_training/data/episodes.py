@@ -16,7 +16,7 @@ import torch
 from rl_training.algorithms.efficientzero import td_horizons
 from rl_training.compiling import njit
 from rl_training.data.batch import PositionBatch
-from rl_training.data.replay import TERMINATED, TRUNCATED, Replay
+from rl_training.data.replay import TAKEN, TERMINATED, TRUNCATED, Replay
 from rl_training.trees import Arrays, tree_map
 
 
@@ -54,6 +54,17 @@ class EpisodeReplay(Replay[PositionBatch]):
         if self.stack > 1:
             places = _windows(places, self.behind, self.stack)
         return tree_map(lambda column: column.take(places, 0, mode="clip"), self.observations)
+
+    def before(self, places: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What led to places [N] within their episodes, as far as it is still there, at most so many steps.
+
+        Places [N, steps + 1], in row i those of past[i] steps before and then its own, which fills the rest; the
+        actions [N, steps] taken there, the rest zeros; and past [N].
+        """
+        assert self.action is not None
+        slots = self.head - 1 - (self.head - 1 - places) % self.capacity
+        oldest = self.head - self.capacity
+        return _look_back(slots, steps, oldest, self.behind, self.happened, self.action)
 
     def _columns(self) -> list[tuple[str, np.ndarray]]:
         return [*super()._columns(), ("policy", self.policy)]
@@ -162,3 +173,28 @@ def _windows(places, behind, stack):  # type: ignore[no-untyped-def]
             windows[i, k] = at
             at = (at - behind[at]) % len(behind)
     return windows
+
+
+@njit()
+def _look_back(slots, steps, oldest, behind, happened, action):  # type: ignore[no-untyped-def]
+    count, size = len(slots), len(behind)
+    places = np.empty((count, steps + 1), np.int64)
+    actions = np.zeros((count, steps), np.int64)
+    past = np.zeros(count, np.int64)
+    chain = np.empty(steps + 1, np.int64)
+    for i in range(count):
+        chain[0] = slots[i]
+        length = 0
+        while length < steps:
+            step = behind[chain[length] % size]
+            earlier = chain[length] - step
+            if step == 0 or earlier < oldest or not happened[earlier % size] & TAKEN:
+                break
+            length += 1
+            chain[length] = earlier
+        past[i] = length
+        for k in range(steps + 1):
+            places[i, k] = chain[max(length - k, 0)] % size
+            if k < length:
+                actions[i, k] = action[places[i, k]]
+    return places, actions, past

@@ -44,8 +44,8 @@ FORBIDDEN = -2  # an invalid action of a root
 
 # A spread of Q below this counts as this much, so that noise is not blown up to the whole range.
 LEAST_SPREAD = 0.01
-# The same for completed values of one node in a Gumbel search.
-LEAST_RESCALED_SPREAD = 1e-8
+# The same where a Gumbel search scales Q by the values of each node, as mctx does.
+LEAST_SPREAD_OF_A_NODE = 1e-8
 
 # What lets the compiler add in any order and divide by multiplying; NaN and infinity keep their meaning.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -115,7 +115,7 @@ def _make_node(nodes, edges, b, node, logits, value):  # type: ignore[no-untyped
 
 @njit(nogil=True)
 def plant(nodes, edges, seen, logits, value, valid):  # type: ignore[no-untyped-def]
-    """Make the roots; the priors of invalid actions are 0. `seen` [B, 2]: smallest and largest Q so far."""
+    """Make the roots; priors are over the valid actions. `seen` [B, 2]: smallest and largest Q so far."""
     for b in range(len(value)):
         _make_node(nodes, edges, b, 0, logits[b], value[b])
         nodes[b, 0].parent = -1
@@ -125,13 +125,14 @@ def plant(nodes, edges, seen, logits, value, valid):  # type: ignore[no-untyped-
             if valid[b, a]:
                 top = max(top, logits[b, a])
         for a in range(len(logits[b])):
-            share = math.exp(logits[b, a] - top) if valid[b, a] else 0.0
-            edges[b, 0, a].prior = share
-            total += share
-            if not valid[b, a]:
+            if valid[b, a]:
+                edges[b, 0, a].prior = math.exp(logits[b, a] - top)
+                total += edges[b, 0, a].prior
+            else:  # never taken; what the network gives it says whether there is such an action at all
                 edges[b, 0, a].child = FORBIDDEN
         for a in range(len(logits[b])):
-            edges[b, 0, a].prior /= total
+            if valid[b, a]:
+                edges[b, 0, a].prior /= total
 
 
 @njit(nogil=True, fastmath=FAST)
@@ -234,11 +235,12 @@ def advance_puct(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath=FAST)
-def _improve(here, row, c_visit, c_scale, out):  # type: ignore[no-untyped-def]
+def _improve(here, row, seen, c_visit, c_scale, by_node, out):  # type: ignore[no-untyped-def]
     """logits + σ(completed Q) of a node's actions; returns the largest of them.
 
     v_mix = (v + n · Σ π(a) q(a) / Σ π(a)) / (1 + n), sums over visited actions, n all visits of the node;
-    completed Q is q where visited and v_mix elsewhere, rescaled to [0, 1] over the node's actions;
+    completed Q is q where visited and v_mix elsewhere, scaled to [0, 1] by the smallest and largest Q that the tree
+    has `seen`, or `by_node` by those of the node's own actions; an action without prior probability is none of them
     σ(q) = (c_visit + most visits of an action) · c_scale · q
     """
     share, weighted, most = 0.0, 0.0, 0
@@ -253,20 +255,27 @@ def _improve(here, row, c_visit, c_scale, out):  # type: ignore[no-untyped-def]
             weighted += prior * edge.q
             most = max(most, edge.visits)
             low, high = min(low, edge.q), max(high, edge.q)
-        else:
+        elif edge.prior > 0:
             missing = True
     total = here.visits - 1
     mixed = here.raw_value
     if total > 0:
         mixed = (mixed + total * (weighted / share)) / (1 + total)
-    if missing:
-        low, high = min(low, mixed), max(high, mixed)
-    scale = (c_visit + most) * c_scale / max(high - low, LEAST_RESCALED_SPREAD)
+    if by_node:
+        if missing:
+            low, high = min(low, mixed), max(high, mixed)
+        spread = max(high - low, LEAST_SPREAD_OF_A_NODE)
+    else:
+        low, spread = seen[0], max(seen[1] - seen[0], LEAST_SPREAD)
+    scale, gain = 1.0 / spread, (c_visit + most) * c_scale
     top = -np.inf
     for a in range(len(row)):
         edge = row[a]
-        completed = edge.q if edge.visits > 0 else mixed
-        out[a] = edge.logit + (completed - low) * scale
+        out[a] = edge.logit
+        if total > 0:  # before that all values are one
+            completed = edge.q if edge.visits > 0 else mixed
+            # v_mix may lie outside: a network's own value is no Q that was seen.
+            out[a] += gain * min(max((completed - low) * scale, 0.0), 1.0)
         top = max(top, out[a])
     return top
 
@@ -283,7 +292,7 @@ def _best_considered(row, visits, gumbel, improved):  # type: ignore[no-untyped-
 
 
 @njit(nogil=True, fastmath=FAST)
-def _follow_improved(here, row, c_visit, c_scale, improved):  # type: ignore[no-untyped-def]
+def _follow_improved(here, row, seen, c_visit, c_scale, by_node, improved):  # type: ignore[no-untyped-def]
     """argmax π'(a) - N(a) / (1 + Σ N), π' the improved policy of the node."""
     best, highest = 0, -np.inf
     if here.visits == 1:  # nothing is visited: π' is the prior
@@ -291,7 +300,7 @@ def _follow_improved(here, row, c_visit, c_scale, improved):  # type: ignore[no-
             if row[a].logit > highest:
                 best, highest = a, row[a].logit
         return best
-    top = _improve(here, row, c_visit, c_scale, improved)
+    top = _improve(here, row, seen, c_visit, c_scale, by_node, improved)
     total = 0.0
     for a in range(len(row)):
         improved[a] = math.exp(improved[a] - top)
@@ -322,6 +331,7 @@ def advance_gumbel(  # type: ignore[no-untyped-def]
     gumbel,
     c_visit,
     c_scale,
+    by_node,
 ):
     """End a simulation in every tree, if one is under way, and begin the next, if there is one more.
 
@@ -349,7 +359,7 @@ def advance_gumbel(  # type: ignore[no-untyped-def]
             )
         if made == simulations:
             continue
-        _improve(nodes[b, 0], edges[b, 0], c_visit, c_scale, improved)
+        _improve(nodes[b, 0], edges[b, 0], seen[b], c_visit, c_scale, by_node, improved)
         best = _best_considered(edges[b, 0], asked[made, b], gumbel[b], improved)
         node, depth = 0, 1
         while True:
@@ -358,14 +368,16 @@ def advance_gumbel(  # type: ignore[no-untyped-def]
                 break
             node = child
             depth += 1
-            best = _follow_improved(nodes[b, node], edges[b, node], c_visit, c_scale, improved)
+            best = _follow_improved(
+                nodes[b, node], edges[b, node], seen[b], c_visit, c_scale, by_node, improved
+            )
         places[made, b] = node * roots + b
         actions[made, b] = best
     return finite
 
 
 @njit(nogil=True)
-def decide_gumbel(nodes, edges, gumbel, c_visit, c_scale, weights, action):  # type: ignore[no-untyped-def]
+def decide_gumbel(nodes, edges, seen, gumbel, c_visit, c_scale, by_node, weights, action):  # type: ignore[no-untyped-def]
     """After the search: the improved policy at the roots, `weights` [B, A], and the `action` [B] to take.
 
     That is the best of the most visited: argmax gumbel + logits + σ(q).
@@ -373,7 +385,7 @@ def decide_gumbel(nodes, edges, gumbel, c_visit, c_scale, weights, action):  # t
     improved = np.empty(edges.shape[2])
     for b in range(len(nodes)):
         row = edges[b, 0]
-        _improve(nodes[b, 0], row, c_visit, c_scale, improved)
+        _improve(nodes[b, 0], row, seen[b], c_visit, c_scale, by_node, improved)
         most, top, total = 0, -np.inf, 0.0
         for a in range(len(row)):
             most = max(most, row[a].visits)

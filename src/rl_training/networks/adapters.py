@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rl_training.algorithms.scalezero import adapted_weight
 
@@ -46,3 +49,19 @@ class StagedWeight(nn.Module):
             return [self.base]
         parts = (self.up, self.down, self.logits)
         return [part[stage - 1] for part in parts]
+
+
+class StagedLinear(nn.Module):
+    """A dense layer whose weight is staged, and whose bias learns in the first stage alone."""
+
+    def __init__(self, inputs: int, outputs: int, **staged: Any) -> None:
+        super().__init__()
+        self.weight = StagedWeight(outputs, inputs, **staged)
+        nn.init.orthogonal_(self.weight.base)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, rows: Tensor, stage: int) -> Tensor:
+        return F.linear(rows, self.weight(stage), self.bias)
+
+    def of_stage(self, stage: int) -> list[nn.Parameter]:
+        return self.weight.of_stage(stage) + ([self.bias] if stage == 0 else [])

@@ -20,7 +20,7 @@ from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.kernels.small_prefix_model import SmallPrefixModel
 from rl_training.networks.encoders import is_image, orthogonal
-from rl_training.networks.muzero import MuZeroNetwork, VectorDynamics
+from rl_training.networks.muzero import FrameNorm, MuZeroNetwork, VectorDynamics
 from rl_training.trees import Tensors
 
 PREFIX_CHANNELS = 16  # to which a state of frames is reduced before it enters the memory, as in the paper
@@ -50,7 +50,10 @@ class EfficientZeroNetwork(MuZeroNetwork):
         self.prefix_horizon = prefix_horizon
         channels = sizes["latent_size"] if is_image(observation_space) else None
         atoms = 2 * sizes["support_size"] + 1
-        self.prefix = PrefixMemory(self.features, channels, prefix_size, atoms) if value_prefix else None
+        normalised = channels is not None and sizes.get("batch_norm", False)
+        self.prefix = (
+            PrefixMemory(self.features, channels, prefix_size, atoms, normalised) if value_prefix else None
+        )
         self.projection = Projection(self.features, projection_size) if consistency else None
         self.small = Shortcut.of(self, small_prefix_model)
 
@@ -103,12 +106,16 @@ def small_prefix_model(network: EfficientZeroNetwork) -> SmallModel | None:
 class PrefixMemory(nn.Module):
     """An LSTM over states, and what it adds to the logits of a value prefix."""
 
-    def __init__(self, features: int, channels: int | None, size: int, atoms: int) -> None:
+    def __init__(
+        self, features: int, channels: int | None, size: int, atoms: int, normalised: bool = False
+    ) -> None:
         super().__init__()
         self.reduce: nn.Module = nn.Identity()
         if channels is not None:
             fewer = min(PREFIX_CHANNELS, channels)
-            self.reduce = nn.Sequential(orthogonal(nn.Conv2d(channels, fewer, 1)), nn.ReLU(), nn.Flatten())
+            norm = [FrameNorm(fewer)] if normalised else []
+            convolution = orthogonal(nn.Conv2d(channels, fewer, 1))
+            self.reduce = nn.Sequential(convolution, *norm, nn.ReLU(), nn.Flatten())
             features = features // channels * fewer
         self.cell = nn.LSTM(features, size)
         for name, parameter in self.cell.named_parameters():

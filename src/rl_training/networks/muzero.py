@@ -10,12 +10,14 @@ to the first layer of g, which is what a one-hot input beside the state would co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rl_training.algorithms.muzero import decode, scale_latent
 from rl_training.kernels.exact import Shortcut, is_exact, taken
@@ -35,6 +37,8 @@ from rl_training.networks.encoders import (
     picture_shape,
 )
 from rl_training.trees import Tensors
+
+HEAD_CHANNELS = 16  # to which a state of frames is reduced before a head, as in EfficientZero's reference
 
 
 class Predictions(NamedTuple):
@@ -62,6 +66,7 @@ class MuZeroNetwork(nn.Module):
         image_encoder: str,
         support_size: int,
         residual_blocks: int,
+        batch_norm: bool = False,
         own: Own = OURS,
     ) -> None:
         super().__init__()
@@ -70,23 +75,24 @@ class MuZeroNetwork(nn.Module):
         self.representation: nn.Module
         self.dynamics: VectorDynamics | FrameDynamics
         if is_image(observation_space) and own == OURS:
-            self.representation = FrameRepresentation(observation_space, latent_size, residual_blocks)
-            self.dynamics = FrameDynamics(num_actions, latent_size, residual_blocks)
+            normalised = FrameNorm if batch_norm else None
+            self.representation = FrameRepresentation(
+                observation_space, latent_size, residual_blocks, normalised
+            )
+            self.dynamics = FrameDynamics(num_actions, latent_size, residual_blocks, normalised)
             self.features = self.representation.features
         else:
             encoder, width = make_encoder(observation_space, hidden_sizes, activation, image_encoder, own)
             self.representation = nn.Sequential(encoder, orthogonal(nn.Linear(width, latent_size)))
             self.dynamics = VectorDynamics(num_actions, latent_size, hidden_sizes, activation)
             self.features = latent_size
-        sizes = [self.features, *hidden_sizes]
-        layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in itertools.pairwise(sizes):
-            layers += [orthogonal(nn.Linear(inputs, outputs)), ACTIVATIONS[activation]()]
-        # From zeros: every action is as good as any other, and all values and rewards are 0.
-        heads = nn.Linear(sizes[-1], num_actions + 2 * (2 * support_size + 1))
-        nn.init.zeros_(heads.weight)
-        nn.init.zeros_(heads.bias)
-        self.prediction = nn.Sequential(*layers, heads)
+        atoms = 2 * support_size + 1
+        self.prediction: nn.Module
+        if isinstance(self.dynamics, FrameDynamics) and batch_norm:
+            outputs = (num_actions, atoms, atoms)
+            self.prediction = FrameHeads(latent_size, self.features, hidden_sizes, activation, outputs)
+        else:
+            self.prediction = dense_heads(self.features, hidden_sizes, activation, num_actions + 2 * atoms)
         self.small: Shortcut[SmallModel] | None = Shortcut.of(self, small_model)
 
     def represent(self, obs: Tensors) -> Tensor:
@@ -124,6 +130,93 @@ def small_model(network: MuZeroNetwork) -> SmallModel | None:
     return SmallModel.of(network.dynamics, network.prediction) if ours else None  # type: ignore[arg-type]
 
 
+def dense_heads(features: int, hidden_sizes: Sequence[int], activation: str, outputs: int) -> nn.Sequential:
+    """Hidden layers and a last one from zeros: all actions are as good as any other, all values and rewards are 0."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, width in itertools.pairwise([features, *hidden_sizes]):
+        layers += [orthogonal(nn.Linear(inputs, width)), ACTIVATIONS[activation]()]
+    heads = nn.Linear(hidden_sizes[-1] if hidden_sizes else features, outputs)
+    nn.init.zeros_(heads.weight)
+    nn.init.zeros_(heads.bias)
+    return nn.Sequential(*layers, heads)
+
+
+class FrameNorm(nn.Module):
+    """Batch normalisation of frames [N, C, H, W]: by the batch while learning, by running statistics in a search.
+
+    (x - mean) / √(variance + ε), scaled and shifted, for each channel. The mode is no part of the state: a network is
+    in the other one only within `by_the_batch`.
+    """
+
+    transient = ("learns",)
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("variance", torch.ones(channels))
+        self.learns = False
+
+    def forward(self, frames: Tensor) -> Tensor:
+        learns = self.learns and frames[:, 0].numel() > 1  # one number has no variance
+        parts = (self.weight, self.bias, self.mean, self.variance)
+        return torch.batch_norm(frames, *parts, learns, 0.1, 1e-5, False)
+
+
+@contextmanager
+def by_the_batch(network: nn.Module) -> Iterator[None]:
+    """Normalise by the statistics of each batch, and move the running ones by them."""
+    norms = [module for module in network.modules() if isinstance(module, FrameNorm)]
+    for norm in norms:
+        norm.learns = True
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.learns = False
+
+
+class NormalisedBlock(nn.Module):
+    """relu(x + norm(conv(relu(norm(conv(x)))))), as in EfficientZero's reference."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(orthogonal(nn.Conv2d(channels, channels, 3, padding=1)), FrameNorm(channels), nn.ReLU()),
+            *(orthogonal(nn.Conv2d(channels, channels, 3, padding=1)), FrameNorm(channels)),
+        )
+
+    def forward(self, frames: Tensor) -> Tensor:
+        return F.relu(frames + self.layers(frames))
+
+
+class FrameHeads(nn.Module):
+    """Heads of their own for policy, value and reward, each behind a convolution of 1 × 1 to fewer channels."""
+
+    def __init__(
+        self,
+        channels: int,
+        features: int,
+        hidden_sizes: Sequence[int],
+        activation: str,
+        outputs: Sequence[int],
+    ) -> None:
+        super().__init__()
+        fewer = min(HEAD_CHANNELS, channels)
+        self.heads = nn.ModuleList(
+            nn.Sequential(
+                *(orthogonal(nn.Conv2d(channels, fewer, 1)), FrameNorm(fewer), nn.ReLU()),
+                dense_heads(features // channels * fewer, hidden_sizes, activation, width),
+            )
+            for width in outputs
+        )
+
+    def forward(self, latent: Tensor) -> Tensor:
+        return torch.cat([head(latent) for head in self.heads], -1)
+
+
 class VectorDynamics(nn.Module):
     """s + W₂ f(W₁ s + row(a)), with more hidden layers in between if there are."""
 
@@ -147,14 +240,19 @@ class VectorDynamics(nn.Module):
 class FrameRepresentation(nn.Module):
     """Residual convolutions that make frames [N, C, H, W] a sixteenth as wide, as in the paper's Atari network.
 
-    Grids of less than 11 pixels a side keep their size, as in the paper's board games. Without batch normalisation:
-    what a state is must not depend on the states beside it.
+    Grids of less than 11 pixels a side keep their size, as in the paper's board games.
     """
 
     transient = ("scale", "sees")
     title = "residual CNN"
 
-    def __init__(self, space: spaces.Space, channels: int, residual_blocks: int) -> None:
+    def __init__(
+        self,
+        space: spaces.Space,
+        channels: int,
+        residual_blocks: int,
+        normalised: type[FrameNorm] | None = None,
+    ) -> None:
         super().__init__()
         assert space.shape is not None
         self.channels_last = has_channels_last(space)
@@ -164,7 +262,9 @@ class FrameRepresentation(nn.Module):
         layers: list[nn.Module] = []
         for outputs in (channels // 2, channels, channels):
             layers.append(orthogonal(nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)))
-            layers += [ResidualBlock(outputs) for _ in range(residual_blocks)]
+            layers += [normalised(outputs), nn.ReLU()] if normalised else []
+            block = NormalisedBlock if normalised else ResidualBlock
+            layers += [block(outputs) for _ in range(residual_blocks)]
             inputs = outputs
         pool = [] if stride == 1 else [nn.AvgPool2d(3, stride=2, padding=1)]
         self.layers = nn.Sequential(*layers, *pool)
@@ -177,14 +277,24 @@ class FrameRepresentation(nn.Module):
 
 
 class FrameDynamics(nn.Module):
-    """s + blocks(conv(s) + row(a)); the row of an action is added at every place of a state [N, C, H, W]."""
+    """s + blocks(conv(s) + row(a)); the row of an action is added at every place of a state [N, C, H, W].
 
-    def __init__(self, num_actions: int, channels: int, residual_blocks: int) -> None:
+    With normalisation blocks(relu(s + norm(conv(s) + row(a)))), as in EfficientZero's reference.
+    """
+
+    def __init__(
+        self, num_actions: int, channels: int, residual_blocks: int, normalised: type[FrameNorm] | None = None
+    ) -> None:
         super().__init__()
         self.state = orthogonal(nn.Conv2d(channels, channels, 3, padding=1))
         self.action = nn.Embedding(num_actions, channels)
-        self.blocks = nn.Sequential(*(ResidualBlock(channels) for _ in range(residual_blocks)))
+        self.norm = normalised(channels) if normalised else None
+        block = NormalisedBlock if normalised else ResidualBlock
+        self.blocks = nn.Sequential(*(block(channels) for _ in range(residual_blocks)))
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
         rows = self.action(action)[..., None, None]
-        return latent + self.blocks(self.state(latent) + rows)
+        change = self.state(latent) + rows
+        if self.norm is None:
+            return latent + self.blocks(change)
+        return self.blocks(F.relu(latent + self.norm(change)))

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.muzero import decode
 from rl_training.algorithms.scalezero import interleave, normalised
+from rl_training.networks.adapters import StagedLinear, StagedWeight
 from rl_training.networks.encoders import OURS, Own, brightest, is_image, make_encoder, orthogonal
 from rl_training.networks.transformer import BlockWeights, Transformer
 from rl_training.trees import Tensors
@@ -86,31 +87,47 @@ class ScaleZeroNetwork(nn.Module):
         image_encoder: str,
         support_size: int,
         transformer: dict[str, Any],
+        staged_encoders: bool = False,
         own: Own = OURS,
     ) -> None:
         super().__init__()
         self.register_buffer("atoms", torch.arange(-support_size, support_size + 1.0))
         self.latent_size, self.most_actions = latent_size, max(num_actions)
-        self.encoders, places, kinds = nn.ModuleList(), [], {}
-        for space in observation_spaces:
-            # Pictures of one size share an encoder; what the numbers of a vector mean differs from task to task.
-            same = f"{space.shape} {space.dtype} {brightest(space)}"
-            kind = same if is_image(space) else f"own {len(self.encoders)}"
-            if kind not in kinds:
-                kinds[kind] = len(self.encoders)
-                encoder, width = make_encoder(space, hidden_sizes, activation, image_encoder, own)
-                self.encoders.append(nn.Sequential(encoder, orthogonal(nn.Linear(width, latent_size), 1.0)))
-            places.append(kinds[kind])
-        self.encoder_of = tuple(places)
+        kinds = [_kind(task, space) for task, space in enumerate(observation_spaces)]
+        several = list(dict.fromkeys(kinds))
+        self.encoder_of = tuple(several.index(kind) for kind in kinds)
+        self.encoders = nn.ModuleList()
+        for kind in several:
+            space = observation_spaces[kinds.index(kind)]
+            encoder, width = make_encoder(space, hidden_sizes, activation, image_encoder, own)
+            last: nn.Module
+            if staged_encoders and kinds.count(kind) > 1:
+                last = StagedLinear(
+                    width,
+                    latent_size,
+                    **{name: transformer[name] for name in ("stages", "rank", "lora_alpha")},
+                )
+            else:
+                last = orthogonal(nn.Linear(width, latent_size), 1.0)
+            self.encoders.append(nn.Sequential(encoder, last))
         hidden = hidden_sizes[-1] if hidden_sizes else latent_size
         self.heads = nn.ModuleList(
             TaskHeads(actions, latent_size, hidden, 2 * support_size + 1) for actions in num_actions
         )
         self.transformer = Transformer(latent_size, length=2 * window + 1, **transformer)
 
-    def encode(self, task: int, obs: Tensors) -> Tensor:
-        """A task's observations [N, ...] → latents [N, D]."""
-        return normalised(self.encoders[self.encoder_of[task]](obs))
+    def encode(self, task: int, obs: Tensors, stage: int) -> Tensor:
+        """A task's observations [N, ...] → latents [N, D]; a shared encoder is that of the stage."""
+        layers = self.encoders[self.encoder_of[task]]
+        if isinstance(layers[1], StagedLinear):  # type: ignore[index]
+            return normalised(layers[1](layers[0](obs), stage))  # type: ignore[index]
+        return normalised(layers(obs))
+
+    def begin(self, stage: int) -> None:
+        """Let a stage begin where the one before it stands."""
+        for module in self.modules():
+            if isinstance(module, StagedWeight):
+                module.begin(stage)
 
     def windows(
         self, tasks: Sequence[int], latents: Sequence[Tensor], actions: Sequence[Tensor], stage: int
@@ -148,10 +165,12 @@ class ScaleZeroNetwork(nn.Module):
         policy, value = self._policy_and_value(rows, outputs[each, 2 * past])
         return policy, value, {"cache": cache, "latent": latents[each, past], "place": 2 * past + 1}
 
-    def values(self, rows: Rows, latents: Tensor, stage: int) -> Tensor:
-        """The values [N] of latents [N, D] that nothing came before."""
-        outputs, _ = self.transformer(latents[:, None], self.transformer.weights(stage))
-        return self._policy_and_value(rows, outputs[:, 0])[1]
+    def values(self, rows: Rows, latents: Tensor, actions: Tensor, past: Tensor, stage: int) -> Tensor:
+        """The values [N] of latents with what came before them, as `initial` takes them."""
+        tokens = interleave(latents, self._look_up(rows.tasks, actions.split(rows.counts)))
+        outputs, _ = self.transformer(tokens, self.transformer.weights(stage))
+        each = torch.arange(len(latents), device=latents.device)
+        return self._policy_and_value(rows, outputs[each, 2 * past])[1]
 
     def recurrent(
         self, rows: Rows, node: dict[str, Tensor], action: Tensor, weights: list[BlockWeights]
@@ -201,8 +220,19 @@ class ScaleZeroNetwork(nn.Module):
         always: list[nn.Parameter] = []
         for place, encoder in enumerate(self.encoders):
             users = [task for task, of_task in enumerate(self.encoder_of) if of_task == place]
+            last = encoder[1]  # type: ignore[index]
+            if isinstance(last, StagedLinear):
+                groups["stage 0"] += encoder[0].parameters()  # type: ignore[index]
+                for stage in range(stages):
+                    groups[f"stage {stage}"] += last.of_stage(stage)
+                continue
             home = groups.setdefault(f"task {users[0]}", []) if len(users) == 1 else always
             home += encoder.parameters()
         for task, heads in enumerate(self.heads):
             groups.setdefault(f"task {task}", []).extend(heads.parameters())
         return groups | ({"always": always} if always else {})
+
+
+def _kind(task: int, space: spaces.Space) -> str:
+    """Pictures of one size share an encoder; what the numbers of a vector mean differs from task to task."""
+    return f"{space.shape} {space.dtype} {brightest(space)}" if is_image(space) else f"own {task}"

@@ -176,8 +176,3 @@ class Transformer(nn.Module):
             for block in self.blocks:
                 learning += block.frozen_after_stage_zero()  # type: ignore[operator]
         return learning
-
-    def begin(self, stage: int) -> None:
-        for module in self.modules():
-            if isinstance(module, StagedWeight):
-                module.begin(stage)

@@ -41,7 +41,7 @@ class ScaleZeroPolicy(Stateful):
 
     transient = (
         *("device", "tasks", "num_actions", "num_stages", "context_steps"),
-        *("first_settings", "max_depth", "most_simulations"),
+        *("first_settings", "max_depth", "most_simulations", "rescale_by"),
     )
 
     def __init__(
@@ -55,12 +55,14 @@ class ScaleZeroPolicy(Stateful):
         context_steps: int,
         settings: dict[str, float],
         most_simulations: int,
+        rescale_by: str,
         **network: Any,
     ) -> None:
         self.device = torch.device(device)
         self.tasks, self.num_actions, self.context_steps = tuple(tasks), tuple(num_actions), context_steps
         self.settings: dict[str, Any] = settings
         self.first_settings, self.most_simulations = dict(settings), most_simulations
+        self.rescale_by = rescale_by
         self.num_stages = network["transformer"]["stages"]
         # Beyond the window that it learns from, the model knows no positions.
         self.max_depth = network["window"] - context_steps
@@ -115,7 +117,8 @@ class ScaleZeroPolicy(Stateful):
         (stage,) = {self.stages[task] for task in tasks}
         weights = self.network.weights(stage)
         latents = [
-            self.network.encode(task, self.inputs(task, seen)) for task, seen in zip(tasks, obs, strict=True)
+            self.network.encode(task, self.inputs(task, seen), stage)
+            for task, seen in zip(tasks, obs, strict=True)
         ]
         rows = Rows(tuple(tasks), tuple(len(part) for part in latents))
         root = Root(*self.network.initial(rows, *self._remember(torch.cat(latents), carries), weights))
@@ -145,6 +148,7 @@ class ScaleZeroPolicy(Stateful):
             max_considered_actions=int(settings["max_considered_actions"]),
             c_visit=settings["c_visit"],
             c_scale=settings["c_scale"],
+            rescale_by=self.rescale_by,
             invalid_actions=invalid,
             max_depth=self.max_depth,
         )
@@ -205,10 +209,11 @@ class TaskPolicy:
     @torch.inference_mode()
     def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         """The network's own values of raw observations [N, ...] → [N], without what came before them."""
-        policy = self.policy
-        latent = policy.network.encode(self.task, policy.inputs(self.task, obs))
+        policy, stage = self.policy, self.policy.stages[self.task]
+        latent = policy.network.encode(self.task, policy.inputs(self.task, obs), stage)
         rows = Rows((self.task,), (len(latent),))
-        return policy.network.values(rows, latent, policy.stages[self.task]).cpu().numpy()
+        none = torch.zeros(len(latent), 0, dtype=torch.int64, device=policy.device)
+        return policy.network.values(rows, latent[:, None], none, none.sum(1), stage).cpu().numpy()
 
 
 def followed(carry: Carry, latent: Tensor, action: Tensor) -> Carry:

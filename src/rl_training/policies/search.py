@@ -162,6 +162,12 @@ class SearchPolicy(NetworkPolicy):
 class GumbelSearchPolicy(SearchPolicy):
     """Gumbel MuZero's: the root's noise decides what is considered, and the temperature how loud it is."""
 
+    transient = ("rescale_by",)
+
+    def __init__(self, *spaces: Any, rescale_by: str, **more: Any) -> None:
+        super().__init__(*spaces, **more)
+        self.rescale_by = rescale_by
+
     def search(
         self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, float]
     ) -> Plan:
@@ -181,6 +187,7 @@ class GumbelSearchPolicy(SearchPolicy):
             max_considered_actions=int(settings["max_considered_actions"]),
             c_visit=settings["c_visit"],
             c_scale=settings["c_scale"],
+            rescale_by=self.rescale_by,
             invalid_actions=invalid,
         )
         return Plan(

@@ -66,34 +66,38 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         return augment(obs)
 
     def unroll(self, batch: PositionBatch) -> Unrolled:
-        network, latents = self.agent.network, torch.stack(self.imagine(batch))
+        network, latents = self.agent.network, self.imagine(batch)
         policy, value, reward = network.predict(latents.flatten(0, 1))
         if self.config.value_prefix:
             first, rest = reward.view(*latents.shape[:2], -1).split([1, len(latents) - 1])
             reward = torch.cat([first, network.prefixes(rest, latents[1:])]).flatten(0, 1)
-        return Unrolled(policy, value, reward, latents[1:])
+        return Unrolled(policy, value, reward, latents)
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         if self.config.value_prefix:
             batch = {**batch, "reward": value_prefixes(batch["reward"], self.config.prefix_horizon)}
         losses = super().losses(predictions, targets, batch)
         if self.config.consistency:
-            assert predictions.imagined is not None
-            losses |= {"consistency_loss": self.consistency_loss(predictions.imagined, batch)}
+            losses |= self.consistency(predictions.states[1:], batch)
         return losses
 
-    def consistency_loss(self, imagined: Tensor, batch: PositionBatch) -> Tensor:
-        """Imagined states against the true ones; past an episode's end there are none, and nothing is compared."""
+    def consistency(self, imagined: Tensor, batch: PositionBatch) -> dict[str, Tensor]:
+        """Imagined states against the true ones; past an episode's end there are none, and nothing is compared.
+
+        Beside the loss the mean cosine of all that was compared, which no weight scales.
+        """
         network = self.agent.network
         assert network.projection is not None
         there = batch["acted"][:-1] > 0  # whether an action led to the next state
         with torch.no_grad():
             true = network.represent(self.seen(batch["places"][1:][there.cpu().numpy()]))
         losses = torch.zeros_like(batch["acted"])
-        losses[1:][there] = consistency_loss(
+        compared = consistency_loss(
             network.projection.predict(imagined[there]), network.projection.project(true)
         )
-        return unrolled_loss(losses, torch.ones_like(losses), batch["weight"])
+        losses[1:][there] = compared
+        loss = unrolled_loss(losses, torch.ones_like(losses), batch["weight"])
+        return {"consistency_loss": loss, "cosine": -compared.detach().mean()}
 
     def weighed(self, losses: dict[str, Tensor], now: Now) -> Tensor:
         loss = now.policy_coef * losses["policy_loss"] + now.vf_coef * losses["value_loss"]

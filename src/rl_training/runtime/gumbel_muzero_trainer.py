@@ -20,6 +20,10 @@ class GumbelMuZeroTrainer(MuZeroTrainer[GumbelMuZeroConfig]):
     config_class: ClassVar[type[OffPolicyConfig]] = GumbelMuZeroConfig
     policy_class: ClassVar[type[SearchPolicy]] = GumbelSearchPolicy
 
+    @classmethod
+    def agent_settings(cls, config: GumbelMuZeroConfig) -> dict[str, Any]:
+        return super().agent_settings(config) | {"rescale_by": config.rescale_by}
+
     def policy_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return improved_policy_loss(logits, target)
 

@@ -15,12 +15,14 @@ from rl_training.algorithms.muzero import (
     mean_entropy,
     policy_loss,
     scale_gradient,
+    spread,
     two_hot_loss,
     unrolled_loss,
 )
 from rl_training.data.batch import PositionBatch, on_device
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.networks.encoders import Own
+from rl_training.networks.muzero import by_the_batch
 from rl_training.policies.search import QUIET, Plan, SearchPolicy, most_simulations, search_settings
 from rl_training.runtime.controls import Controls, Knobs, Now
 from rl_training.runtime.metrics import Metrics
@@ -49,7 +51,7 @@ class Unrolled(NamedTuple):
     policy: Tensor
     value: Tensor
     reward: Tensor
-    imagined: Tensor | None = None  # the states after the first, [K, B, ...], where a loss compares them
+    states: Tensor  # [K + 1, B, ...]: of the first observations, and those that the actions lead to
 
 
 class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
@@ -60,6 +62,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
     action_spaces = (spaces.Discrete,)
     agent: SearchPolicy
     replay: EpisodeReplay
+    revision = 2  # the gradient is halved behind each transition
     transient = ("target_weights",)
 
     def __init__(self, config: MuZeroT) -> None:
@@ -78,7 +81,9 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
     @classmethod
     def agent_settings(cls, config: MuZeroT) -> dict[str, Any]:
         names = ("normalize_observations", "device", "two_players")
-        layers = ("latent_size", "hidden_sizes", "activation", "image_encoder", "residual_blocks")
+        layers = (
+            *("latent_size", "hidden_sizes", "activation", "image_encoder", "residual_blocks", "batch_norm"),
+        )
         settings = {name: getattr(config, name) for name in (*names, *layers, "support_size")}
         searches = {"settings": search_settings(Controls.of(config).at(0).after(0))}
         own = {"own": Own(config.network, config.encoder)}
@@ -116,10 +121,11 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         batch = self.draw(now)
         # zₜ = rₜ + γ rₜ₊₁ + … + γⁿ vₜ₊ₙ, with v of the target network, or of a new search with it.
         targets = self.targets(batch, now)
-        # Unroll the model from the first observation with the actions that were taken.
-        predictions = self.unroll(batch)
-        # l = lᵖ + c lᵛ + lʳ, of the root in full and of the K steps after it 1/K each.
-        losses = self.losses(predictions, targets, batch)
+        with by_the_batch(self.agent.network):
+            # Unroll the model from the first observation with the actions that were taken.
+            predictions = self.unroll(batch)
+            # l = lᵖ + c lᵛ + lʳ, of the root in full and of the K steps after it 1/K each.
+            losses = self.losses(predictions, targets, batch)
         loss = self.weighed(losses, now)
         step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm)
         # pᵢ = |v - z| of the root.
@@ -129,11 +135,14 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         self.updates += 1
         if self.updates % self.config.target_update_interval == 0:
             self.target_weights.copy_(self.optimizer.parameters)
+            for mine, its in zip(self.target.buffers(), self.agent.network.buffers(), strict=True):
+                mine.copy_(its)
         means = {name: part.item() for name, part in losses.items()}
         means |= {
             "loss": loss.item(),
             "value": value.mean().item(),
             "value_error": float(np.abs(error).mean()),
+            "latent_spread": spread(predictions.states[0].detach()),
         }
         return step | means | {"visit_entropy": mean_entropy(targets.policy, batch["acted"])}
 
@@ -184,16 +193,18 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     def unroll(self, batch: PositionBatch) -> Unrolled:
         """What the heads say of all states, [(K + 1) · B, ...]: the dynamics step by step, the heads all at once."""
-        return Unrolled(*self.agent.network.predict(torch.cat(self.imagine(batch))))
+        states = self.imagine(batch)
+        return Unrolled(*self.agent.network.predict(states.flatten(0, 1)), states)
 
-    def imagine(self, batch: PositionBatch) -> list[Tensor]:
-        """The state of the first observations, and those that the actions lead to: K + 1 of [B, ...]."""
+    def imagine(self, batch: PositionBatch) -> Tensor:
+        """The state of the first observations, and those that the actions lead to: [K + 1, B, ...]."""
         network = self.agent.network
-        latents = [network.represent(self.seen(batch["places"][0]))]
+        latents = [latent := network.represent(self.seen(batch["places"][0]))]
         for action in batch["action"]:
-            # Halved at each step: what comes from later ones does not pile up.
-            latents.append(network.transition(scale_gradient(latents[-1], 0.5), action))
-        return latents
+            latents.append(latent := network.transition(latent, action))
+            # Halved behind each transition, as in the pseudo-code: what comes from later steps does not pile up.
+            latent = scale_gradient(latent, 0.5)
+        return torch.stack(latents)
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         shape = targets.value.shape

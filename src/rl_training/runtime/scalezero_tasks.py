@@ -9,12 +9,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.algorithms.scalezero import is_solved
 from rl_training.data.collector import check_finite, fresh_where_ended
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.data.experience import require_known_actions, stacked_frames, step_and_store
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import check_action_space
 from rl_training.policies.scalezero import ScaleZeroPolicy, TaskPlan
+from rl_training.runtime.evaluation import play
 from rl_training.settings.scalezero import ScaleZeroConfig
 from rl_training.state.leaves import are_finite, is_whole, require
 from rl_training.state.seeding import fold
@@ -51,10 +53,17 @@ class Task(Stateful):
         self.noise = np.zeros((0, 0))  # of the root, of each environment
         self.steps = 0  # taken so far, in all its environments
         self.solved = False
+        self.confirmed_at = 0  # updates of its stage when it last was
+        self.trial_steps = 0  # taken to confirm it
         self.returns: deque[float] = deque(maxlen=config.solved_episodes)
 
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        # Runs of the first revision confirmed nothing.
+        super().load_state_dict({"confirmed_at": 0, "trial_steps": 0} | state)
+
     def check_state(self) -> None:
-        require(is_whole(self.steps) and are_finite(self.returns), "Task: no steps or returns")
+        counts = (self.steps, self.confirmed_at, self.trial_steps)
+        require(all(map(is_whole, counts)) and are_finite(self.returns), "Task: no steps or returns")
         require_known_actions(self.replay, self.environments)
         if self.carry:
             _, actions, past = self.carry
@@ -85,6 +94,22 @@ class Task(Stateful):
             fresh[stays] = self.noise[stays]
         self.noise = fresh
         return fresh
+
+    def confirms(self, agent: ScaleZeroPolicy, config: ScaleZeroConfig, seed: int) -> bool:
+        """Whether greedy episodes, in environments of their own, reach the target as well.
+
+        Exploration breaks loops that a greedy policy runs in forever. They are played within an iteration, so that
+        nothing of them is to be saved but how many steps they took.
+        """
+        if not config.confirm_episodes:
+            return True
+        assert self.target is not None
+        alone = config.of_task(self.name)
+        settings = dict(episodes=config.confirm_episodes, seed=seed, sample=False)
+        played = play(agent.for_task(self.name), alone, **settings)  # type: ignore[arg-type]
+        self.trial_steps += sum(length for _, length in played)
+        self.returns.clear()  # the next time is not before as many training episodes
+        return is_solved([returned for returned, _ in played], self.target, config.confirm_episodes)
 
     def take_finished(self) -> list[tuple[int, float, int]]:
         """The episodes that ended since this was last asked."""

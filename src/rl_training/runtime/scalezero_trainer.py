@@ -31,6 +31,7 @@ from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.scalezero import ScaleZeroConfig
 from rl_training.state.leaves import is_whole, require
+from rl_training.state.seeding import fold
 from rl_training.state.segments import SegmentStore
 
 LOSSES = ("policy_loss", "value_loss", "reward_loss", "latent_loss")
@@ -44,6 +45,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
     action_spaces = (spaces.Dict,)
     experience = ("draw",)
     agent: ScaleZeroPolicy
+    revision = 2  # tasks confirm that they are solved, and bootstraps see the context of acting
     transient = ("target_weights",)
 
     def __init__(self, config: ScaleZeroConfig) -> None:
@@ -77,7 +79,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         cls, config: ScaleZeroConfig, observation_space: spaces.Space, action_space: spaces.Space
     ) -> ScaleZeroPolicy:
         assert isinstance(observation_space, spaces.Dict) and isinstance(action_space, spaces.Dict)
-        names = ("normalize_observations", "device", "context_steps", "latent_size")
+        names = ("normalize_observations", "device", "context_steps", "latent_size", "rescale_by")
         network = ("hidden_sizes", "activation", "image_encoder", "support_size")
         actions = [action_space[name] for name in config.env_ids]
         assert all(isinstance(space, spaces.Discrete) for space in actions)
@@ -88,6 +90,7 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
             settings=search_settings(Controls.of(config).at(0).after(0)),
             most_simulations=most_simulations(config),
             window=config.unroll_steps,
+            staged_encoders=config.staged_encoders,
             own=Own(config.network, config.encoder),
             transformer={name: getattr(config, name) for name in TRANSFORMER}
             | {"hidden": config.expert_size},
@@ -159,15 +162,17 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         # All positions of the windows at once: latents of what was seen, and the actions taken.
         network = self.agent.network
         latents = [
-            network.encode(task.number, batch["obs"]).view(*batch["acted"].shape, -1)
+            network.encode(task.number, batch["obs"], self.stage).view(*batch["acted"].shape, -1)
             for task, batch in zip(active, batches, strict=True)
         ]
         predictions, experts = network.windows(
             numbers, latents, [batch["action"] for batch in batches], self.stage
         )
-        # l = Σ over tasks of c_p lᵖ + c_v lᵛ + c_r lʳ + c_z lᶻ
+        # l = Σ over tasks of w (c_p lᵖ + c_v lᵛ + c_r lʳ + c_z lᶻ)
         losses = [self.losses(*each) for each in zip(active, predictions, targets, batches, strict=True)]
-        loss = sum((self.weighed(each, now) for each in losses), torch.zeros(()))
+        shares = [self.config.task_weights.get(task.name, 1.0) for task in active]
+        weighed = [share * self.weighed(each, now) for share, each in zip(shares, losses, strict=True)]
+        loss = sum(weighed, torch.zeros(()))
         learning = [f"stage {self.stage}", *(f"task {number}" for number in numbers)]
         learning += ["always"] if "always" in self.optimizer.groups else []
         step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm, learning)
@@ -180,11 +185,11 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
             for name in LOSSES
         }
         means = {name: float(np.mean([each[name].item() for each in losses])) for name in LOSSES}
-        shares = torch.stack([layer.flatten().bincount(minlength=self.config.experts) for layer in experts])
+        tokens = torch.stack([layer.flatten().bincount(minlength=self.config.experts) for layer in experts])
         more = {
             "loss": loss.item(),
             "visit_entropy": float(np.mean([mean_entropy(b["policy"], b["acted"]) for b in batches])),
-            "largest_expert_share": (shares.amax(1) / shares.sum(1)).mean().item(),
+            "largest_expert_share": (tokens.amax(1) / tokens.sum(1)).mean().item(),
         }
         return step | means | more | by_task
 
@@ -207,16 +212,15 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
 
     @torch.inference_mode()
     def value_targets(self, tasks: list[Task], batches: list[WindowBatch]) -> list[Tensor]:
-        """z [B, K + 1] of each task: returns + discount · v."""
+        """z [B, K + 1] of each task: returns + discount · v, with the context that acting would have there."""
         asked = [pair for pair in zip(tasks, batches, strict=True) if len(pair[1]["bootstrap"])]
-        latents = [
-            self.target.encode(task.number, self.seen(task, batch["bootstrap"])) for task, batch in asked
-        ]
         targets = [batch["returns"].clone() for batch in batches]
         if not asked:  # all windows end with their episodes
             return targets
-        rows = Rows(tuple(task.number for task, _ in asked), tuple(len(part) for part in latents))
-        values = self.target.values(rows, torch.cat(latents), self.stage)
+        contexts = [self.context(task, batch["bootstrap"]) for task, batch in asked]
+        rows = Rows(tuple(task.number for task, _ in asked), tuple(len(each[0]) for each in contexts))
+        latents, actions, past = (torch.cat(parts) for parts in zip(*contexts, strict=True))
+        values = self.target.values(rows, latents, actions, past, self.stage)
         by_task = dict(zip(rows.tasks, values.split(rows.counts), strict=True))
         for task, batch, target in zip(tasks, batches, targets, strict=True):
             if task.number in by_task:
@@ -224,12 +228,25 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
                 target[bootstraps] += batch["discount"][bootstraps] * by_task[task.number]
         return targets
 
+    def context(self, task: Task, places: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        """Latents, actions and how many there are, up to places [N] of a task's replay: as acting has them there.
+
+        What several rows look back on is encoded once.
+        """
+        behind, actions, past = task.replay.before(places, self.config.context_steps)
+        several, index = np.unique(behind, return_inverse=True)
+        latents = self.target.encode(task.number, self.seen(task, several), self.stage)
+        device = self.agent.device
+        which = torch.from_numpy(index.reshape(behind.shape)).to(device)
+        return latents[which], torch.from_numpy(actions).to(device), torch.from_numpy(past).to(device)
+
     def losses(
         self, task: Task, predictions: Window, target: Tensor, batch: WindowBatch
     ) -> dict[str, Tensor]:
         """Each over all positions where it is known: past an episode's end nothing is earned and nothing changes."""
         with torch.no_grad():
-            following = self.target.encode(task.number, batch["next_obs"]).view_as(predictions.latent)
+            following = self.target.encode(task.number, batch["next_obs"], self.stage)
+            following = following.view_as(predictions.latent)
         known = batch["known"]
         return {
             "policy_loss": mean_where(
@@ -246,33 +263,55 @@ class ScaleZeroTrainer(Trainer[ScaleZeroConfig]):
         return loss + now.reward_coef * losses["reward_loss"] + now.latent_coef * losses["latent_loss"]
 
     def settle(self) -> None:
-        """Let solved tasks rest, and begin the next stage when its turn has come."""
+        """Let solved tasks rest, wake those that are no longer, and begin the next stage when its turn has come."""
         config = self.config
         if len(self.active()) > 1 and self.stage == 0 and self.stage_updates < config.stage_min_updates:
             return  # what one task rests on would go on learning from the others
         for task in self.active():
-            if is_solved(task.returns, task.target, config.solved_episodes):
+            if is_solved(task.returns, task.target, config.solved_episodes) and self.confirms(task):
                 task.solved = True
                 self.newly_solved += 1
+        if self.active() and self.stage_is_over():
+            self.withdraw(0)
+        elif self.active():
+            self.withdraw(config.confirm_interval)
         left = self.active()
-        if left and stage_is_over(
+        if left and self.stage_is_over():
+            self.stage, self.stage_updates, self.newly_solved = self.stage + 1, 0, 0
+            for network in (self.agent.network, self.target):
+                network.begin(self.stage)
+            for task in left:  # the others go on acting with the stage that solved them
+                self.agent.stages[task.number] = self.stage
+
+    def stage_is_over(self) -> bool:
+        config = self.config
+        return stage_is_over(
             self.stage,
             config.stages,
             updates=self.stage_updates,
             newly_solved=self.newly_solved,
-            unsolved=len(left),
+            unsolved=len(self.active()),
             least_updates=config.stage_min_updates,
             most_updates=config.stage_max_updates,
-        ):
-            self.stage, self.stage_updates, self.newly_solved = self.stage + 1, 0, 0
-            for network in (self.agent.network, self.target):
-                network.transformer.begin(self.stage)
-            for task in left:  # the others go on acting with the stage that solved them
-                self.agent.stages[task.number] = self.stage
+        )
+
+    def confirms(self, task: Task) -> bool:
+        task.confirmed_at = self.stage_updates
+        return task.confirms(
+            self.agent, self.config, fold(self.config.seed, "confirm", task.name, self.steps)
+        )
+
+    def withdraw(self, interval: int) -> None:
+        """Tasks whose weights learned for more updates than that since they were solved confirm it, or learn again."""
+        for task in self.tasks:
+            still = task.solved and self.agent.stages[task.number] == self.stage
+            if still and self.stage_updates - task.confirmed_at > interval and not self.confirms(task):
+                task.solved = False
+                self.newly_solved -= 1
 
     def standing(self) -> dict[str, float]:
         """What a log line says as it stands, and not as a mean since the last one."""
-        taken = sum(task.steps for task in self.tasks)
+        taken = sum(task.steps + task.trial_steps for task in self.tasks)
         line = {"stage": self.stage, "env_steps": taken, "saved_share": 1 - taken / max(self.steps, 1)}
         for task in self.tasks:
             line |= {f"task/{task.name}/steps": task.steps, f"task/{task.name}/solved": int(task.solved)}

@@ -27,6 +27,7 @@ from rl_training.errors import CheckpointError, ConfigError, RunError, StorageEr
 from rl_training.kernels.compiled import REVISION, cpu_features
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
+from rl_training.policies.search import QUIET
 from rl_training.registry import home_of, policy_path, require_algorithm, trainer_class
 from rl_training.runtime.controls import idle_knobs
 from rl_training.runtime.disk import disk_line, keep_of
@@ -303,13 +304,18 @@ def evaluate_checkpoint(
     trust_env: bool = False,
     task: str | None = None,
     env: Any = None,
+    settings: Sequence[str] | Mapping[str, object] = (),
 ) -> dict[str, float]:
     """Evaluate the policy of a run directory, a checkpoint or the zoo: mean, deviation and range of its returns.
 
     Actions are greedy unless `sample`. `episodes` and `seed` default to the config's. A multi-task policy plays all of
     its tasks, or only `task`. A run that was trained with an `env` of Python needs it again.
+
+    settings: of a policy that searches, other settings of its searches than training had last: `num_simulations=200`
     """
     config, agent, saved = load_agent(path, checkpoint, trust=trust or trust_env)
+    if settings:
+        search_with(config, agent, settings, sample)
     if task is not None:
         config, agent, saved = of_task(config, agent, saved, task)
     refuse_untrusted(config, trust or trust_env, doing="playing")
@@ -322,6 +328,23 @@ def evaluate_checkpoint(
             sample=sample,
             made_for=made_for(saved),
         )
+
+
+def search_with(
+    config: Config, agent: Any, settings: Sequence[str] | Mapping[str, object], sample: bool
+) -> None:
+    """Give an agent that searches other settings, within the ranges of their knobs."""
+    known: dict[str, Any] = getattr(agent, "settings", {})
+    plain = load_config(dict(algo=config.algo, env_id=config.env_id))
+    changed = load_config(plain, settings)
+    for name in sorted(changed.model_fields_set - plain.model_fields_set):
+        if not known:
+            raise ConfigError(f"--set: {config.algo_name} acts without a search, so it has no {name}")
+        if name not in known:
+            raise ConfigError(f"--set: {name} is none of a search's settings: {', '.join(known)}")
+        if name in QUIET and not sample:
+            raise ConfigError(f"--set: {name} has no effect on greedy actions; add --sample (sample=True)")
+        known[name] = getattr(changed, name)
 
 
 def made_for(saved: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -111,6 +111,7 @@ def gumbel_muzero_search(
     max_considered_actions: int = 16,
     c_visit: float = 50,
     c_scale: float = 0.1,
+    rescale_by: str = "tree",
     invalid_actions: Array | None = None,
     max_depth: int | None = None,
 ) -> GumbelSearchResult:
@@ -122,6 +123,8 @@ def gumbel_muzero_search(
     π' = softmax(logits + σ(completed Q)), which is also what the root returns as `action_weights`.
 
     gumbel:          [B, A], Gumbel(0) noise of this search, times its temperature; zeros search without noise
+    rescale_by:      what scales Q to [0, 1]: "tree", all Q met in the tree, a spread below 0.01 counting as 0.01
+                     (EfficientZero V2), or "node", the completed Q of a node's own actions (mctx)
     invalid_actions: [B, A], nonzero where an action is not allowed at the root
     max_depth:       no walk is longer than this many actions; None for no limit
     """
@@ -129,13 +132,15 @@ def gumbel_muzero_search(
     noise = _checked("gumbel", gumbel, trees.valid.shape)
     if max_considered_actions < 1:
         raise ValueError(f"max_considered_actions must be at least 1, not {max_considered_actions}")
-    sigma = float(c_visit), float(c_scale)
+    if rescale_by not in ("tree", "node"):
+        raise ValueError(f"rescale_by must be tree or node, not {rescale_by!r}")
+    sigma = float(c_visit), float(c_scale), rescale_by == "node"
     most = min(max_considered_actions, trees.valid.shape[1])
     considered = np.minimum(most, trees.valid.sum(1))
     asked = np.ascontiguousarray(halving_table(most, num_simulations)[considered].T)
     trees.search(recurrent, advance_gumbel, asked, noise, *sigma)
     weights, action = np.empty(noise.shape, np.float32), np.empty(len(noise), np.int64)
-    decide_gumbel(trees.nodes, trees.edges, noise, *sigma, weights, action)
+    decide_gumbel(trees.nodes, trees.edges, trees.seen, noise, *sigma, weights, action)
     device = root.prior_logits.device
     return GumbelSearchResult(
         action_weights=torch.from_numpy(weights).to(device),

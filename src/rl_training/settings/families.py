@@ -247,6 +247,7 @@ class OffPolicyConfig(Config):
 class Planning(Config):
     """The fields of MuZero and its successors, besides those of the replay."""
 
+    younger: ClassVar[Mapping[str, object]] = {"batch_norm": False}
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = ("unroll_steps", "td_steps", "two_players", "network", "encoder")
 
@@ -281,6 +282,9 @@ class Planning(Config):
         300, "Half-width S of the categorical support -S … S of values and rewards.", ge=1
     )
     residual_blocks: int = field(1, "Residual blocks per resolution, for image observations.", ge=1)
+    batch_norm: bool = field(
+        True, "Batch normalisation and a head each for policy, value and reward, for image observations."
+    )
 
 
 class PUCT(Config):
@@ -295,6 +299,11 @@ class PUCT(Config):
 class GumbelSearch(Config):
     """The fields of a search that shares its simulations among actions drawn with Gumbel noise."""
 
+    younger: ClassVar[Mapping[str, object]] = {"rescale_by": "node"}
+
     max_considered_actions: int = knob(16, "Actions considered at the root (sequential halving).", low=1)
     c_visit: float = knob(50.0, "Constant c_visit of σ(Q) = (c_visit + max visits) · c_scale · Q.")
     c_scale: float = knob(0.1, "Scale c_scale of σ(Q) = (c_visit + max visits) · c_scale · Q.")
+    rescale_by: Literal["tree", "node"] = field(
+        "tree", "Range that scales Q to [0, 1]: all Q of the tree, at least 0.01 wide, or the node's (mctx)."
+    )

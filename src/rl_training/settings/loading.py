@@ -111,7 +111,10 @@ def _load(
 def _before(config_class: type[Config], layers: Sequence[Layer]) -> dict[str, object]:
     """The younger fields that no layer has, as a run did without them."""
     given = {key for layer in layers for key in layer.values}
-    return {name: value for name, value in {**YOUNGER, **config_class.younger}.items() if name not in given}
+    younger = dict(YOUNGER)
+    for base in reversed(config_class.__mro__):
+        younger |= vars(base).get("younger", {})
+    return {name: value for name, value in younger.items() if name not in given}
 
 
 def located(error: ConfigError, source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> ConfigError:

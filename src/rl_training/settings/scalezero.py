@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -18,6 +19,7 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
     """ScaleZero, for discrete actions: one transformer world model that plans in several tasks."""
 
     obeys_action_masks: ClassVar[bool] = True
+    younger: ClassVar[Mapping[str, object]] = {"confirm_episodes": 0, "staged_encoders": False}
     laid_out_by: ClassVar[tuple[str, ...]] = (
         "env_ids",
         "task_kwargs",
@@ -28,6 +30,7 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
         "lora_alpha",
         "heads",
         "solved_episodes",
+        "staged_encoders",
         "network",
         "encoder",
     )
@@ -41,6 +44,13 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
         {}, "Return at which a task is solved, by task; default: the environment's reward threshold."
     )
     solved_episodes: int = field(20, "Training episodes whose mean return must reach that.", ge=1)
+    confirm_episodes: int = field(
+        10, "Greedy episodes whose mean return must reach it too; 0: training episodes decide.", ge=0
+    )
+    confirm_interval: int = field(
+        1_000, "Updates after which a solved task whose weights still learn must confirm it again.", ge=1
+    )
+    task_weights: dict[str, Any] = field({}, "Weight of the loss of each task; default: 1.")
     learning_rate = 1e-3
     gamma = 0.997
     num_simulations: int = like(Planning, 16)
@@ -84,6 +94,9 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
         (64,), "Units in each hidden layer of the encoders; the last entry also sizes the heads."
     )
     activation = "gelu"
+    staged_encoders: bool = field(
+        True, "Freeze image encoders that tasks share after the first stage, with adapters from then on."
+    )
     network: Annotated[Any, Brought("acting")] = like(
         OnPolicyConfig, None, "Your own hidden layers of the encoders, a torch.nn.Module."
     )
@@ -110,7 +123,7 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
             raise refused("env_ids", "is missing: name at least one task")
         if len(set(self.env_ids)) < len(self.env_ids) or any("+" in name for name in self.env_ids):
             raise refused("env_ids", "must be names without a +, each once")
-        for key in ("task_kwargs", "solved_returns"):
+        for key in ("task_kwargs", "solved_returns", "task_weights"):
             strangers = getattr(self, key).keys() - set(self.env_ids)
             if strangers:
                 raise FieldError(f"{key}: {', '.join(sorted(strangers))} is none of env_ids", (key,))
@@ -124,6 +137,11 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
                 raise FieldError(
                     f"solved_returns: that of {name} must be a number, or none for never",
                     ("solved_returns", name),
+                )
+        for name, weight in self.task_weights.items():
+            if isinstance(weight, bool) or not (isinstance(weight, int | float) and weight > 0):
+                raise FieldError(
+                    f"task_weights: that of {name} must be a number above 0", ("task_weights", name)
                 )
         if self.latent_size % self.heads:
             raise refused("heads", f"must divide latent_size {self.latent_size}, and {self.heads} does not")
