@@ -41,10 +41,14 @@ def index(env: Any) -> list[float]:
 
 def board(env: Any) -> list[float]:
     mine, other = env.stones
-    return [*(mine + 2 * other).tolist(), 1.0 + env.to_play]
+    return [*(mine + 2 * other).reshape(-1).tolist(), 1.0 + env.to_play]
 
 
-HOW_IT_STANDS = {"MountainCarContinuous-v0": fresh_car, "rl_training/TicTacToe-v0": board}
+HOW_IT_STANDS = {
+    "MountainCarContinuous-v0": fresh_car,
+    "rl_training/TicTacToe-v0": board,
+    "rl_training/ConnectFour-v0": board,
+}
 GYMNASIUMS = [name for name in KNOWN if not name.startswith("MinAtar/")]
 
 

@@ -1,6 +1,7 @@
 """`rl-training evaluate`: evaluate a trained policy."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -15,13 +16,31 @@ def evaluate(
     episodes: Annotated[
         int | None, typer.Option(min=1, help="Number of episodes. [default: the run's eval_episodes]")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Search with other settings, such as num_simulations=200."
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Play a game of two against random, minimax:DEPTH, solver, or another run; --episodes is the games."
+        ),
+    ] = None,
+    random_moves: Annotated[
+        int, typer.Option(min=0, help="Random moves before each pair of games, with --against.")
+    ] = 0,
     json_: Json = False,
 ) -> None:
     """Evaluate a trained policy and print its returns."""
+    if against is not None:
+        play_against(policy, against, episodes or 100, settings or (), random_moves, json_)
+        return
     from rl_training.registry import policy_path
     from rl_training.runtime import workflows
 
-    scores = workflows.evaluate_checkpoint(**policy.arguments(), episodes=episodes)
+    scores = workflows.evaluate_checkpoint(**policy.arguments(), episodes=episodes, settings=settings or ())
     if json_:
         print_json(scores)
         return
@@ -44,3 +63,27 @@ def evaluate(
         else f", {policy.checkpoint.value} checkpoint"
     )
     print(f"policy  {printable_line(policy.path)}{which}")
+
+
+def play_against(
+    policy: PolicyOptions,
+    against: str,
+    games: int,
+    settings: Sequence[str],
+    random_moves: int,
+    as_json: bool,
+) -> None:
+    """Play a game of two and print wins, draws and losses from both sides."""
+    from rl_training.runtime.matches import OUTCOMES, match_checkpoints
+
+    arguments = {name: value for name, value in policy.arguments().items() if name != "task"}
+    found = match_checkpoints(
+        **arguments, against=against, games=games, settings=settings, random_moves=random_moves
+    )
+    if as_json:
+        print_json(found)
+        return
+    for side in ("first", "second"):
+        counts = ", ".join(f"{found[f'{outcome}_as_{side}']} {outcome}" for outcome in OUTCOMES)
+        print(f"moving {side:<7} {counts}")
+    print(f"played        {games} games against {printable_line(against)}")

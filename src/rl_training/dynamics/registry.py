@@ -52,4 +52,7 @@ KNOWN: dict[str, Known] = {
     "MinAtar/Seaquest-v1": _minatar("seaquest"),
     "MinAtar/SpaceInvaders-v1": _minatar("space_invaders"),
     "rl_training/TicTacToe-v0": Known("rl_training.envs.tictactoe:TicTacToe", "tictactoe:TICTACTOE"),
+    "rl_training/ConnectFour-v0": Known(
+        "rl_training.envs.connect_four:ConnectFour", "connect_four:CONNECT_FOUR"
+    ),
 }

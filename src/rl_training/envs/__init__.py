@@ -21,3 +21,4 @@ gym.register(
     reward_threshold=475.0,
 )
 gym.register("rl_training/TicTacToe-v0", "rl_training.envs.tictactoe:TicTacToe", max_episode_steps=9)
+gym.register("rl_training/ConnectFour-v0", "rl_training.envs.connect_four:ConnectFour", max_episode_steps=42)

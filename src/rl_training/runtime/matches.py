@@ -1,0 +1,176 @@
+"""Matches of a policy in a game of two: against chance, minimax, a solver or another policy, from both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.algorithms.masking import MASK
+from rl_training.dynamics.interface import Dynamics
+from rl_training.envs.compiled import row_size, shaped
+from rl_training.envs.making import compiled_dynamics, make_env
+from rl_training.envs.spaces import same_layout
+from rl_training.errors import ConfigError
+from rl_training.registry import policy_path
+from rl_training.runtime.workflows import Which, load_agent, made_for, search_with
+from rl_training.search.connect_four import Solver, from_planes
+from rl_training.search.minimax import minimax_values
+from rl_training.settings.config import Config
+from rl_training.state.seeding import fold, seed_everything
+from rl_training.types import Space
+
+# Positions of several games, states [N, S] and what their movers see [N, ...] → the columns or squares they take, [N].
+Player = Callable[[np.ndarray, Any], np.ndarray]
+OUTCOMES = ("won", "drawn", "lost")
+
+
+class Game:
+    """A compiled game of two with action masks: who moves sees it from its own side, and rewards are the mover's."""
+
+    def __init__(self, config: Config, observation: Space, action: Space) -> None:
+        with closing(make_env(config.env_id, {}, config.max_episode_steps)) as env:
+            found = compiled_dynamics(env, {})
+        if not getattr(config, "two_players", False):
+            raise ConfigError(f"{config.env_id}: matches need a game of two, trained with two_players: true")
+        if isinstance(found, str) or not found.masked:
+            raise ConfigError(f"{config.env_id}: matches need a compiled game with action masks")
+        self.dynamics: Dynamics = found
+        self.env_id, self.observation, self.actions = config.env_id, observation, int(action.n)  # type: ignore[attr-defined]
+        self.numbers = row_size(found, observation, action)
+
+    def begin(self) -> np.ndarray:
+        state = np.zeros(len(self.dynamics.lowest))
+        self.dynamics.reset(state, np.zeros(2, np.uint64))
+        return state
+
+    def move(self, state: np.ndarray, action: int) -> tuple[float, bool]:
+        """Change the state; what the mover earns, and whether the game is over."""
+        reward, over = self.dynamics.step(state, np.array([float(action)]), np.zeros(2, np.uint64))
+        return float(reward), bool(over)
+
+    def seen(self, states: np.ndarray) -> Any:
+        rows = np.empty((len(states), self.numbers), np.float32)
+        for state, row in zip(states, rows, strict=True):
+            self.dynamics.observe(state, row)
+        return shaped(self.observation, rows)
+
+
+def policy_player(agent: Any, sample: bool) -> Player:
+    if agent.initial(1):
+        raise ConfigError("a policy with a memory cannot play matches")
+
+    def choose(states: np.ndarray, obs: Any) -> np.ndarray:
+        return agent.act(obs, (), explore=sample)[0]["action"]
+
+    return choose
+
+
+def named_player(name: str, game: Game, seed: int) -> Player:
+    """`random`, `minimax:DEPTH` or `solver`; of equally good moves each is as likely."""
+    chance = np.random.default_rng(seed)
+
+    def among_best(values: Callable[[np.ndarray, Any], np.ndarray]) -> Player:
+        def choose(states: np.ndarray, obs: Any) -> np.ndarray:
+            planes = obs["observation"]
+            found = [values(state, seen) for state, seen in zip(states, planes, strict=True)]
+            return np.array([chance.choice(np.flatnonzero(each == each.max())) for each in found])
+
+        return choose
+
+    if name == "random":
+        return lambda states, obs: np.array([chance.choice(np.flatnonzero(mask)) for mask in obs[MASK]])
+    if name == "solver":
+        if game.env_id != "rl_training/ConnectFour-v0":
+            raise ConfigError("there is a solver of rl_training/ConnectFour-v0 alone; use minimax:DEPTH")
+        solver = Solver()
+
+        def exact(state: np.ndarray, planes: np.ndarray) -> np.ndarray:
+            values = np.full(game.actions, -np.inf)
+            for column, score in solver.scores(*from_planes(planes)).items():
+                values[column] = score
+            return values
+
+        return among_best(exact)
+    depth = name.removeprefix("minimax:")
+    if not name.startswith("minimax:") or not depth.isdecimal() or int(depth) < 1:
+        raise ConfigError(f"against {name!r}: must be random, minimax:DEPTH, solver, a run or zoo:NAME")
+    return among_best(
+        lambda state, _: minimax_values(game.dynamics, state, int(depth), game.numbers, game.actions)
+    )
+
+
+def play_matches(
+    game: Game, player: Player, opponent: Player, *, games: int, seed: int, random_moves: int = 0
+) -> dict[str, int]:
+    """Games in pairs of one opening, each side beginning one of the two: how many a player won, drew and lost as which.
+
+    random_moves: moves at random before a pair begins, fewer where one of them would end the game
+    """
+    seed_everything(fold(seed, "matches"))
+    chance = np.random.default_rng(fold(seed, "openings"))
+    states, moved = [], []
+    for _ in range((games + 1) // 2):
+        state, made = game.begin(), 0
+        for _ in range(random_moves):
+            after = state.copy()
+            mask = game.seen(state[None])[MASK][0]
+            if game.move(after, int(chance.choice(np.flatnonzero(mask))))[1]:
+                break
+            state, made = after, made + 1
+        states += [state, state.copy()]
+        moved += [made, made]
+    found = {f"{outcome}_as_{side}": 0 for side in ("first", "second") for outcome in OUTCOMES}
+    running = list(range(games))
+    while running:
+        for ours, mover in ((True, player), (False, opponent)):
+            mine = [g for g in running if ((moved[g] % 2) == (g % 2)) == ours]
+            if not mine:
+                continue
+            before = np.stack([states[g] for g in mine])
+            for g, action in zip(mine, mover(before, game.seen(before)).tolist(), strict=True):
+                reward, over = game.move(states[g], int(action))
+                moved[g] += 1
+                if over:
+                    sign = np.sign(reward) * (1 if ours else -1)
+                    found[f"{OUTCOMES[1 - int(sign)]}_as_{('first', 'second')[g % 2]}"] += 1
+                    running.remove(g)
+    return found
+
+
+def match_checkpoints(
+    path: str | Path,
+    against: str,
+    *,
+    games: int = 100,
+    seed: int | None = None,
+    sample: bool = False,
+    checkpoint: Which = "last",
+    trust: bool = False,
+    settings: Sequence[str] | Mapping[str, object] = (),
+    random_moves: int = 0,
+) -> dict[str, int]:
+    """Play the policy of a run, a checkpoint or the zoo in its game of two: how many games it won, drew and lost.
+
+    against: `random`, `minimax:DEPTH`, `solver`, or another run, checkpoint or zoo:NAME, with the same options
+    settings: of the searches of both policies, as in `evaluate_checkpoint`
+    """
+    config, agent, saved = load_agent(path, checkpoint, trust=trust)
+    spaces = made_for(saved)
+    game, seed = Game(config, *spaces), config.seed if seed is None else seed
+    if settings:
+        search_with(config, agent, settings, sample)
+    if against.startswith("zoo:") or policy_path(against).exists():
+        config, other, saved = load_agent(against, checkpoint, trust=trust)
+        if not all(same_layout(*pair) for pair in zip(spaces, made_for(saved), strict=True)):
+            raise ConfigError(f"{against}: plays another game, {config.env_id}")
+        if settings:
+            search_with(config, other, settings, sample)
+        opponent = policy_player(other, sample)
+    else:
+        opponent = named_player(against, game, fold(seed, "opponent"))
+    player = policy_player(agent, sample)
+    return play_matches(game, player, opponent, games=games, seed=seed, random_moves=random_moves)

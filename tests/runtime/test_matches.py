@@ -1,0 +1,157 @@
+"""Matches of policies in games of two, from both sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rl_training import load_config, train
+from rl_training.cli import app
+from rl_training.envs.making import make_compiled
+from rl_training.errors import ConfigError
+from rl_training.runtime.matches import Game, match_checkpoints, named_player, play_matches
+
+CONNECT, TICTACTOE = "rl_training/ConnectFour-v0", "rl_training/TicTacToe-v0"
+TINY: dict[str, Any] = dict(
+    algo="gumbel_muzero",
+    two_players=True,
+    total_timesteps=64,
+    num_envs=4,
+    learning_starts=32,
+    buffer_size=2000,
+    batch_size=4,
+    latent_size=4,
+    hidden_sizes=[8],
+    support_size=1,
+    num_simulations=2,
+    unroll_steps=2,
+    eval_episodes=1,
+)
+
+
+def game_of(env_id: str) -> Game:
+    config = load_config(TINY, env_id=env_id)
+    lanes = make_compiled(config, 1, 1, "train").lanes
+    return Game(config, lanes.observation_space, lanes.action_space)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("matches") / "run"
+    train(load_config(TINY, env_id=CONNECT), run_dir=folder, quiet=True)
+    return folder
+
+
+def lost(found: dict[str, int]) -> int:
+    return found["lost_as_first"] + found["lost_as_second"]
+
+
+def test_perfect_players_of_tictactoe_draw_and_lose_to_nobody() -> None:
+    game = game_of(TICTACTOE)
+
+    def match(one: str, other: str, games: int) -> dict[str, int]:
+        players = named_player(one, game, 1), named_player(other, game, 2)
+        return play_matches(game, *players, games=games, seed=3)
+
+    assert match("minimax:9", "minimax:9", 8) == {
+        **dict.fromkeys(("won_as_first", "lost_as_first", "won_as_second", "lost_as_second"), 0),
+        "drawn_as_first": 4,
+        "drawn_as_second": 4,
+    }
+    found = match("minimax:9", "random", 40)
+    assert lost(found) == 0 and found["won_as_first"] > 15 and sum(found.values()) == 40
+    mirrored = match("random", "minimax:9", 40)
+    assert mirrored["won_as_first"] == mirrored["won_as_second"] == 0 and lost(mirrored) > 25
+
+
+def test_the_solver_of_connect_four_wins_what_is_won() -> None:
+    """From openings of twelve moves that are won for who moves, it wins them all against minimax."""
+    game = game_of(CONNECT)
+    found = play_matches(
+        game,
+        named_player("solver", game, 1),
+        named_player("minimax:2", game, 2),
+        games=12,
+        seed=4,
+        random_moves=12,
+    )
+    # Of each pair one side begins in the better position: the solver keeps it, and can only gain from the other.
+    assert found["won_as_first"] + found["won_as_second"] >= 6 and sum(found.values()) == 12
+
+
+def test_openings_are_shared_by_pairs_and_differ_between_them() -> None:
+    game, seen = game_of(CONNECT), []
+
+    def watch(states: np.ndarray, obs: Any) -> np.ndarray:
+        seen.append(states.copy())
+        return named_player("random", game, 5)(states, obs)
+
+    play_matches(game, watch, named_player("random", game, 6), games=6, seed=1, random_moves=4)
+    first = seen[0]
+    assert len(first) == 3 and (first[:, :-1] != 0).sum() == 12, "who begins has four stones before it"
+    assert len(np.unique(first, axis=0)) > 1
+    again: list[np.ndarray] = []
+    play_matches(
+        game,
+        lambda states, obs: (again.append(states.copy()), named_player("random", game, 5)(states, obs))[1],
+        named_player("random", game, 6),
+        games=6,
+        seed=1,
+        random_moves=4,
+    )
+    assert all(np.array_equal(one, other) for one, other in zip(seen, again, strict=True))
+
+
+def test_a_run_plays_named_players_and_other_runs(run: Path) -> None:
+    for against in ("random", "minimax:2", str(run)):
+        found = match_checkpoints(run, against, games=6, random_moves=2)
+        assert sum(found.values()) == 6
+        assert found["won_as_first"] + found["drawn_as_first"] + found["lost_as_first"] == 3
+        assert match_checkpoints(run, against, games=6, random_moves=2) == found, "and again the same"
+    itself = match_checkpoints(run, str(run), games=2)
+    assert itself["won_as_first"] == itself["lost_as_second"], (
+        "greedy on both sides: one game, seen from both"
+    )
+
+
+def cli(*words: Any) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_the_command_prints_both_sides(run: Path) -> None:
+    told = cli("evaluate", run, "--against", "random", "--episodes", 4, "--set", "num_simulations=3")
+    assert told.exit_code == 0, told.output
+    assert "moving first" in told.stdout and "moving second" in told.stdout
+    assert "4 games against random" in told.stdout
+    answer = json.loads(cli("evaluate", run, "--against", "random", "--episodes", 4, "--json").stdout)
+    assert sum(answer.values()) == 4
+
+
+@pytest.mark.parametrize(
+    ("env_id", "against", "says"),
+    [
+        (CONNECT, "minimax:0", "must be random, minimax:DEPTH, solver, a run or zoo:NAME"),
+        (CONNECT, "nobody", "against 'nobody': must be"),
+        (TICTACTOE, "solver", "use minimax:DEPTH"),
+    ],
+)
+def test_who_cannot_play_is_refused(env_id: str, against: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        named_player(against, game_of(env_id), 1)
+
+
+def test_games_that_are_none_of_two_are_refused() -> None:
+    config = load_config(TINY | dict(two_players=False), env_id=CONNECT)
+    lanes = make_compiled(config, 1, 1, "train").lanes
+    with pytest.raises(ConfigError, match="matches need a game of two"):
+        Game(config, lanes.observation_space, lanes.action_space)
+    config = load_config(TINY, env_id="CartPole-v1")
+    lanes = make_compiled(config, 1, 1, "train").lanes
+    with pytest.raises(ConfigError, match="a compiled game with action masks"):
+        Game(config, lanes.observation_space, lanes.action_space)
