@@ -100,8 +100,12 @@ def is_locked(run_dir: Path) -> bool:
     return False
 
 
-def test_the_result_says_how_it_was_made_and_scores_are_kept(rows: Path) -> None:
-    assert run("ppo/small", "-q", "--zoo", "zoo") == 0
+def test_the_result_says_how_it_was_made_and_scores_are_kept(
+    rows: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("ppo/small", "-q", "--zoo", "zoo", "--verify") == 0
+    said = capfd.readouterr().out
+    assert all(f"seed {seed}      steps 11,008 to 12,032 verified, 0 of " in said for seed in (11, 12)), said
     result = json.loads(Path("results/ppo/small.json").read_text())
     assert [seed["seed"] for seed in result["seeds"]] == [11, 12]
     for seed in result["seeds"]:

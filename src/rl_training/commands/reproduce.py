@@ -34,6 +34,12 @@ def reproduce(
     zoo: Annotated[
         Path | None, typer.Option(help="Also write the median seed's policy and its card to ZOO/ROW.")
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Run the end of every seed again, from the last checkpoint but one on."
+        ),
+    ] = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -58,7 +64,7 @@ def reproduce(
     if not names:
         raise UserError("name a row, or use --list to see them")
     places = Places(results, runs, zoo)
-    done = {row.name: run_row(row, jobs, places, peer, json_, quiet) for row in rows}
+    done = {row.name: run_row(row, jobs, places, peer, verify, json_, quiet) for row in rows}
     if json_:
         print_json(done)
 
@@ -72,13 +78,13 @@ class Places(NamedTuple):
 
 
 def run_row(
-    row: "Row", jobs: int, places: Places, with_peer: bool, as_json: bool, quiet: bool
+    row: "Row", jobs: int, places: Places, with_peer: bool, verify: bool, as_json: bool, quiet: bool
 ) -> dict[str, Any]:
     """Train and score one row; exits with 128 + signal when a signal stopped it, with everything saved."""
     from rl_training.reporting.results import Measured, verdict
     from rl_training.tools.experiment_display import make_experiment_display
     from rl_training.tools.peers import peer_of, run_peer
-    from rl_training.tools.reproducing import probe, read_result, reproduce, undamaged
+    from rl_training.tools.reproducing import probe, read_result, reproduce, undamaged, verified
     from rl_training.tools.zoo import ship
 
     results, runs, zoo = places
@@ -98,6 +104,9 @@ def run_row(
     path = results / f"{row.name}.json"
     result = read_result(path)
     assert result is not None
+    for seed, told in verified(experiment) if verify else ():
+        if not as_json:
+            print(f"seed {seed:<7} {told}")
     if zoo is not None and row.zoo:
         ship(row, result, runs, zoo)
     if not as_json:

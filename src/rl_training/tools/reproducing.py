@@ -47,6 +47,7 @@ from rl_training.tools.experiments import (
     train_seeds_until_stopped,
 )
 from rl_training.tools.rows import Row
+from rl_training.tools.verifying import Verdict, verify
 
 FORMAT = 1
 MOST_POINTS = 50  # of a learning curve that is kept
@@ -70,6 +71,16 @@ def reproduce(row: Row, *, jobs: int, results: Path, runs: Path, display: SeedsD
         outcomes = [_outcome(row, experiment, run) for run in experiment.runs]
         write_result(results / f"{row.name}.json", result_of(row, config, experiment, outcomes))
     return experiment
+
+
+def verified(experiment: Experiment) -> Iterator[tuple[int, Verdict]]:
+    """Run the end of every seed again, from its last checkpoint but one on; one that differs is an error."""
+    for run in experiment.runs:
+        kept = checkpoints.listed(RunDirectory(run.path).checkpoints)
+        told = verify(run.path, begin=checkpoints.step_of(kept[-2]) if len(kept) > 1 else 0)
+        if not told.is_good:
+            raise RunError(f"{run.path}: {told}")
+        yield run.seed, told
 
 
 class Noting:
