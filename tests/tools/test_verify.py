@@ -13,7 +13,7 @@ from test_travelling import between, files_in
 from rl_training.errors import RunError
 from rl_training.runtime.trainer import Trainer
 from rl_training.state import chain, checkpoints
-from rl_training.state.run_directory import RunDirectory
+from rl_training.state.run_directory import RunDirectory, versions
 from rl_training.tools.verifying import verify
 
 ONE_OF_EACH = {RUNS[name]["algo"]: name for name in reversed(RUNS) if "wrapping:" not in str(RUNS[name])}
@@ -125,6 +125,11 @@ def test_other_versions_and_the_order_of_the_clock_are_refused_unless_asked(copi
         verify(copied, begin=2900)
     verdict = verify(copied, begin=2900, anyway=True)
     assert verdict.is_good and any("numpy 1.0" in reason for reason in verdict.why)
+    step = rewritten(copied, lambda line: line.pop("value_loss"))  # as if it were logged only since
+    assert verify(copied, begin=step - 1, anyway=True).is_good
+    manifest["versions"]["numpy"] = versions()["numpy"]
+    RunDirectory(copied)._write_manifest(manifest)
+    assert "value_loss None (here" in verify(copied, begin=step - 1).first
 
 
 def test_a_digest_is_of_every_bit_of_every_parameter(trained_run):

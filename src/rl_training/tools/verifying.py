@@ -78,7 +78,7 @@ def verify(
         if damage := _damage(run, end):
             return Verdict(start, end, 0, 0, damage, why)
         with reopened(run, left) as engine:
-            return _compared(run, engine, start, end, lines, why)
+            return _compared(run, engine, start, end, lines, why, elsewhere=bool(left.changed))
 
 
 def _compared(
@@ -88,8 +88,12 @@ def _compared(
     end: int,
     lines: list[dict[str, Any]],
     why: tuple[str, ...],
+    elsewhere: bool,
 ) -> Verdict:
-    """Go on to `end`, comparing as soon as there is something to compare."""
+    """Go on to `end`, comparing as soon as there is something to compare.
+
+    elsewhere: with other versions, which may log more than the run did
+    """
     position = engine.metrics_log.tell()
     first = compared = len(lines_of(engine.run))
     saved = set[str]()
@@ -101,6 +105,8 @@ def _compared(
             there = lines[compared] if compared < len(lines) else {"step": end + 1}
             if there["step"] > end:
                 break
+            if elsewhere:
+                here = {name: value for name, value in here.items() if name in there}
             compared += 1
             if unlike := _unlike(there, here):
                 place = f"line {compared} of metrics.jsonl, step {there['step']:,}, differs"
