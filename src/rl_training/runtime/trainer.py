@@ -121,7 +121,7 @@ class Trainer(Stateful, Generic[ConfigT]):
             whole = (
                 data if data.dtype is torch.float32 else data.view(-1).view(torch.uint8)
             )  # numpy has no bfloat16
-            value = zlib.crc32(whole.numpy(), value)
+            value = zlib.crc32(whole.numpy().data, value)
         return f"{value:08x}"
 
     def timing(self) -> dict[str, float]:

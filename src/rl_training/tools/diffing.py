@@ -139,8 +139,8 @@ def _unlike_configs(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[st
 
 
 def _unlike_makings(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    pairs = ((name, one.get(name), other.get(name)) for name in MADE_WITH)
-    return [str(each) for name, *both in pairs if None not in both for each in differences(*both, name)]
+    known = [name for name in MADE_WITH if one.get(name) is not None and other.get(name) is not None]
+    return [str(each) for name in known for each in differences(one[name], other[name], name)]
 
 
 def _unlike_lines(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

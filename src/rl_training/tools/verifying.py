@@ -162,7 +162,7 @@ def _unlike_checkpoints(there: Path, here: Path) -> str:
             if name not in (chain.FIELD, "metrics_bytes", "chain_begins")
         }
         trees.append(tree)
-    return str(next(differences(*trees), ""))
+    return str(next(differences(trees[0], trees[1]), ""))
 
 
 def _damage(run: RunDirectory, end: int) -> str:
