@@ -207,6 +207,7 @@ def _unlike_events(one: list[Event], other: list[Event]) -> Iterator[tuple[str, 
         if first[:2] != second[:2]:
             yield first.kind, f"{first.name or first.kind} against {second.name or second.kind}"
         for difference in differences(first.values, second.values, first.name):
-            yield first.kind, str(difference)
+            # The norm is logged with the losses, and is of the gradient.
+            yield GRADIENT if difference.name == "grad_norm" else first.kind, str(difference)
     if len(one) != len(other):
         yield (one if len(one) > len(other) else other)[min(len(one), len(other))].kind, "only in one of them"
