@@ -28,12 +28,14 @@ from typing import Any, NamedTuple
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.event import Event, Listener, register, unregister
 from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
 PACKAGE = Path(__file__).parent
 SETTINGS: Any = numba.config
+PLAIN = {"OPT": 1, "LOOP_VECTORIZE": 0, "SLP_VECTORIZE": 0}  # numba's settings, read at every compilation
 VARIABLE = "NUMBA_CACHE_DIR"
 COMPILED_ROOMS = ("kernels", "dynamics")
 CHOSEN = "RL_TRAINING_NUMBA_CACHE"  # tells processes to come that the folder was our choice, and who must not write
@@ -48,14 +50,19 @@ class Cache(NamedTuple):
     problem: str = ""  # to warn of
 
 
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` whose result is kept in the cache, if there is one."""
+def njit(calls: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` whose result is kept in the cache, if there is one.
+
+    Of a function that mostly `calls` others, loops are not vectorised or unrolled: that takes most of its compilation.
+    """
+
+    settled = _plainly if calls else lambda function: function
 
     def compiled(function: Callable[..., Any]) -> Any:
         if cache().folder is not None:
             try:
                 kept = {"cache": True, "no_cfunc_wrapper": True} | options  # numba's types lack the second
-                return _stamped(numba.njit(**kept)(function))
+                return settled(_stamped(numba.njit(**kept)(function)))
             except RuntimeError as error:
                 if "no locator" not in str(error):
                     raise
@@ -63,9 +70,28 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
                 warnings.warn(
                     "numba's cache is not writable: functions are compiled again at every start", stacklevel=2
                 )
-        return numba.njit(**options)(function)
+        return settled(numba.njit(**options)(function))
 
     return compiled
+
+
+def _plainly(function: Any) -> Any:
+    """The function, compiled with few optimizations."""
+    thoroughly = function.compile
+
+    def compile_plainly(signature: Any) -> Any:
+        with global_compiler_lock:
+            before = {name: getattr(SETTINGS, name) for name in PLAIN}
+            try:
+                for name, value in PLAIN.items():
+                    setattr(SETTINGS, name, value)
+                return thoroughly(signature)
+            finally:
+                for name, value in before.items():
+                    setattr(SETTINGS, name, value)
+
+    function.compile = compile_plainly
+    return function
 
 
 def _stamped(function: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -56,11 +57,11 @@ def peak_memory() -> float | None:
     Not from getrusage, which counts what the process that forked this one held.
     """
     try:
-        with open("/proc/self/status", encoding="utf-8") as status:
-            line = next(line for line in status if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
+        with open("/proc/self/status", "rb", buffering=0) as status:
+            found = re.search(rb"^VmHWM:\s+(\d+)", status.read(), re.MULTILINE)
+    except OSError:
         return None
-    return int(line.split()[1]) * 1024 / 1e6
+    return int(found[1]) * 1024 / 1e6 if found else None
 
 
 def ignore_signals() -> None:

@@ -37,15 +37,15 @@ def gae(
     also where the episode was cut there by a time limit, and never that of a reset state.
     Returns `advantage` and `return` [T, B], float32, on the CPU, where rollouts live.
     """
-    advantage = np.empty(reward.shape, np.float32)
+    advantage, target = (torch.empty(reward.shape) for _ in range(2))
     columns = (reward, value, next_value, terminated, truncated)
-    _gae(*[column.numpy() for column in columns], gamma, gae_lambda, advantage)
-    result = torch.from_numpy(advantage)
-    return {"advantage": result, "return": result + value}
+    results = (advantage.numpy(), target.numpy())
+    _gae(*[column.numpy() for column in columns], gamma, gae_lambda, *results)
+    return {"advantage": advantage, "return": target}
 
 
 @njit()
-def _gae(reward, value, next_value, terminated, truncated, gamma, gae_lambda, advantage):  # type: ignore[no-untyped-def]
+def _gae(reward, value, next_value, terminated, truncated, gamma, gae_lambda, advantage, target):  # type: ignore[no-untyped-def]
     steps, lanes = reward.shape
     for lane in range(lanes):
         trace = 0.0
@@ -57,6 +57,7 @@ def _gae(reward, value, next_value, terminated, truncated, gamma, gae_lambda, ad
                 trace = 0.0
             trace = delta + gamma * gae_lambda * trace
             advantage[t, lane] = trace
+            target[t, lane] = advantage[t, lane] + value[t, lane]
 
 
 def explained_variance(prediction: Tensor, target: Tensor) -> float:

@@ -43,7 +43,7 @@ class Slopes(NamedTuple):
         return address(self.function, SIGNATURE)
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", inline="always")
 def gather(columns, rows, normalized, old):  # type: ignore[no-untyped-def]
     """Some rows of columns [N, C] into `old` [n, C], one of them as `normalize_advantage` has it; -1: none."""
     for i in range(len(rows)):

@@ -80,12 +80,13 @@ class Exportable(Protocol):
 class Collector(Stateful):
     """Steps a policy in environments; what the policy carries across rollouts is kept here."""
 
-    transient = ("columns", "whole")
+    transient = ("columns", "rollout", "whole")
 
     def __init__(self, environments: AnyEnvironments, policy: RolloutPolicy) -> None:
         self.environments = environments
         self.carry = policy.initial(environments.count)
         self.columns: Batch = {}  # allocated once: a rollout is valid until the next one
+        self.rollout: Rollout | None = None  # the columns of a whole rollout as tensors
         self.whole = policy.whole_rollouts(environments)  # all steps in one call, where that can be
 
     def collect(self, policy: Policy, num_steps: int) -> Rollout:
@@ -97,8 +98,9 @@ class Collector(Stateful):
         whole = None if self.whole is None else self.whole(num_steps)
         if whole is not None:
             check_finite(whole, self.environments.count)
-            self.columns = whole
-            return in_tensors(whole)
+            if self.rollout is None or whole is not self.columns:
+                self.columns, self.rollout = whole, in_tensors(whole)
+            return self.rollout.copy()
         cut = self.gather(policy, num_steps)
         rollout = in_tensors(self.columns)
         if "value" in rollout:

@@ -17,7 +17,7 @@ ONE = np.uint64(1)
 KEY, COUNTER = 0, 1  # the two numbers
 
 
-@njit()
+@njit(inline="always")
 def bits(key, counter):  # type: ignore[no-untyped-def]
     """Draw number `counter` of `key`: 64 bits."""
     z = key + (counter + ONE) * GAMMA
@@ -26,19 +26,19 @@ def bits(key, counter):  # type: ignore[no-untyped-def]
     return z ^ (z >> np.uint64(31))
 
 
-@njit()
+@njit(inline="always")
 def episode_key(stream, lane, episode):  # type: ignore[no-untyped-def]
     """The key of a lane's episode: a draw of the lane's key, which is a draw of the stream's."""
     return bits(bits(stream, np.uint64(lane)), np.uint64(episode))
 
 
-@njit()
+@njit(inline="always")
 def unit(drawn):  # type: ignore[no-untyped-def]
     """64 bits as a number in [0, 1), a multiple of 2⁻⁵³."""
     return np.float64(drawn >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit()
+@njit(inline="always")
 def uniform(chance):  # type: ignore[no-untyped-def]
     """A number in [0, 1) of the chance [key, counter], which moves on."""
     drawn = unit(bits(chance[KEY], chance[COUNTER]))

@@ -87,7 +87,7 @@ def led(count: int, numbers: int) -> Led:
     )
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", inline="always")
 def begin(lanes, lane, obs):  # type: ignore[no-untyped-def]
     """Begin the episode of a lane that its number names, and show its first observation."""
     lanes.chance[lane, KEY] = episode_key(lanes.stream[0], lane, lanes.episode[lane])
@@ -98,19 +98,19 @@ def begin(lanes, lane, obs):  # type: ignore[no-untyped-def]
     call_observe(lanes.functions[2], (lanes.states[lane], obs))
 
 
-@njit(error_model="numpy")
+@njit(calls=True, error_model="numpy")
 def begin_all(lanes, obs):  # type: ignore[no-untyped-def]
     for lane in range(lanes.states.shape[0]):
         begin(lanes, lane, obs[lane])
 
 
-@njit(error_model="numpy")
+@njit(calls=True, error_model="numpy")
 def observe_all(lanes, obs):  # type: ignore[no-untyped-def]
     for lane in range(lanes.states.shape[0]):
         call_observe(lanes.functions[2], (lanes.states[lane], obs[lane]))
 
 
-@njit(error_model="numpy")
+@njit(calls=True, error_model="numpy")
 def advance(lanes, actions, led, count):  # type: ignore[no-untyped-def]
     """One action [B, A] in every lane; `count` episodes are in `led.finished` already. → how many are then."""
     for lane in range(actions.shape[0]):

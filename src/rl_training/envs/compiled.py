@@ -35,7 +35,7 @@ class CompiledEnvironments(Stateful):
     Chance of an episode is a function of (seed, stream, lane, episode, draws so far).
     """
 
-    transient = ("lanes", "codec", "env_id", "dynamics", "state", "numbers", "rows", "obs")
+    transient = ("lanes", "codec", "env_id", "dynamics", "state", "numbers", "width", "rows", "obs")
     agents: tuple[str, ...] = ()  # of several in one environment, which none of these has
 
     def __init__(
@@ -52,6 +52,7 @@ class CompiledEnvironments(Stateful):
         self.dynamics, self.lanes, self.env_id = dynamics, lanes, env_id
         self.codec = ActionCodec(lanes.action_space)
         self.numbers = row_size(dynamics, lanes.observation_space, lanes.action_space)
+        self.width = flat_size(lanes.observation_space)
         self.state = lane_state(dynamics, count, fold(seed, stream), limit)
         self.finished: list[tuple[int, float, int]] = []  # (lane, return, length) not yet taken
         # The arrays of the lanes are this object's state, and compiled code writes to them.
@@ -99,7 +100,7 @@ class CompiledEnvironments(Stateful):
 
     def shown(self, rows: np.ndarray) -> Observation:
         """Flat rows [..., O] as observations of the space; without their mask where nobody reads it."""
-        return shaped(self.lanes.observation_space, rows[..., : flat_size(self.lanes.observation_space)])
+        return shaped(self.lanes.observation_space, rows[..., : self.width])
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         super().load_state_dict(state)

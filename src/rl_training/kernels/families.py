@@ -103,7 +103,7 @@ def drawing(family: np.ndarray) -> np.ndarray:
 
 
 # Rows are looked up by numbers: views of them would be counted, which costs as much as the arithmetic.
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", inline="always")
 def evaluate_actions(family, outputs, actions, masks, rows, known):  # type: ignore[no-untyped-def]
     """log π(a|s), H and V [n, 3] from outputs [n, P + 1], whose last column is the value.
 
@@ -120,7 +120,7 @@ def evaluate_actions(family, outputs, actions, masks, rows, known):  # type: ign
         call_evaluation(where, (first, size, at, scale, outputs, actions, rows, known))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", inline="always")
 def forbid(first, size, outputs, masks, rows):  # type: ignore[no-untyped-def]
     """Put the logits of masked choices out of reach."""
     for i in range(len(outputs) if len(masks) else 0):
@@ -216,7 +216,7 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
     return ONE / (ONE + np.float32(math.exp(-x)))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", inline="always")
 def action_slopes(family, outputs, actions, masks, rows, known, slopes):  # type: ignore[no-untyped-def]
     """Slopes [n, P + 1] in what the network put out, from slopes `known` [n, 3] in log π, H and V.
 

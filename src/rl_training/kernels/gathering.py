@@ -15,7 +15,7 @@ from rl_training.compiling import njit
 from rl_training.dynamics.chance import normal, uniform
 from rl_training.dynamics.lanes import Led, call_advance
 from rl_training.kernels.layers import OUTPUTS
-from rl_training.kernels.rollouts import encode, outputs_of, scale
+from rl_training.kernels.rollouts import outputs_of, scale
 
 GREEDY, SQUASHED = range(2)  # how actions come of what a network puts out
 
@@ -95,7 +95,7 @@ def take_in(moments, rows, deviation):  # type: ignore[no-untyped-def]
     moments.seen[0] = total
 
 
-@njit(error_model="numpy")
+@njit(calls=True, error_model="numpy")
 def gather_steps(lanes, acting, scaling, exploring, moments, chance, stepped):  # type: ignore[no-untyped-def]
     """T steps in all lanes; → how many episodes ended."""
     steps, count, numbers = stepped.action.shape
@@ -106,8 +106,7 @@ def gather_steps(lanes, acting, scaling, exploring, moments, chance, stepped):  
     for t in range(steps):
         share = exploring.shares[t]
         if share < 1:
-            encode(acting, stepped.obs[t], inputs)
-            outputs_of(acting, inputs, rows, outputs)
+            outputs_of(acting, stepped.obs[t], rows, inputs, outputs)
         for b in range(count):
             action = stepped.action[t, b]
             if exploring.kind == GREEDY:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rl_training.compiling import address, call_at, njit
 from rl_training.kernels.functions import FAST, tanh
-from rl_training.kernels.products import LANES, PANEL, product, turn
+from rl_training.kernels.products import LANES, PANEL, PRODUCT, call_product, product, turn
 
 HEIGHT = 128  # rows of a block
 COLUMNS = 22
@@ -32,6 +32,8 @@ COLUMNS = 22
     SCALE, SHIFT, NORMED,  # γ and β in the vector of parameters, and n in memory; behind n the deviations, inverted
     NORMALIZE, DIFFERENTIATE,  # addresses of what normalises in both passes: most networks need not compile it
 ) = range(COLUMNS)  # fmt: skip
+# Of the last row: addresses of functions.
+TO_PRODUCT, TO_ACTIVATE, TO_DIFFERENTIATE = FORWARD, BACKWARD, GRADIENT
 OBSERVATION = -1  # as a source
 NOWHERE = -1  # as a place
 NONE, TANH, RELU, ELU, SILU, GELU = range(6)
@@ -55,6 +57,9 @@ NORM = types.void(INDICES, NUMBERS, NUMBERS, types.int64)
 NORM_SLOPES = types.void(INDICES, NUMBERS, NUMBERS, types.int64, NUMBERS, types.boolean)
 call_pack, call_forward, call_backward = call_at(PACK), call_at(PASS), call_at(RETURN)
 call_norm, call_norm_slopes = call_at(NORM), call_at(NORM_SLOPES)
+ACTIVATED = types.void(INDICES, NUMBERS, types.int64)
+DIFFERENTIATED = types.void(INDICES, NUMBERS, types.int64, NUMBERS, types.boolean)
+call_activate, call_differentiate = call_at(ACTIVATED), call_at(DIFFERENTIATED)
 PACKING, FORTH, BACK, UNPACKING, READING = range(5)  # places in a network's addresses
 
 
@@ -138,7 +143,13 @@ class Layers:
             )  # fmt: skip
             packed = int(places[4])
             memory += HEIGHT * (stride * (2 + kept) + (stride + 1) * normed)
-        # The observation is the last row: what SOURCE = -1 names.
+        # The observation is the last row: what SOURCE = -1 names. It also says where the functions of all layers lie.
+        for column, function, signature in (
+            (TO_PRODUCT, product, PRODUCT),
+            (TO_ACTIVATE, _activate, ACTIVATED),
+            (TO_DIFFERENTIATE, _differentiate, DIFFERENTIATED),
+        ):
+            table[-1, column] = address(function, signature)
         stride = stride_of(self.inputs)
         zeros = max(panels(layer.shape[1]) for layer in layers)
         table[-1, [OUTPUTS, VALUES, STRIDE, START]] = self.inputs, memory, stride, packed
@@ -349,7 +360,7 @@ def unpack(table, packed, gradient):  # type: ignore[no-untyped-def]
                 to[k] = source[k]
 
 
-@njit(nogil=True)
+@njit(calls=True, nogil=True)
 def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-untyped-def]
     """All layers for the rows of `inputs` [N, inputs] that `rows` [n] names → outputs [n, outputs]."""
     count = len(rows)
@@ -360,18 +371,13 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
             line[j] = source[j]
     for i in range(len(table) - 1):
         layer, source = table[i], table[table[i, SOURCE]]
-        product(
-            count,
-            layer[OUTPUTS],
-            layer[INPUTS],
-            (memory, layer[VALUES], layer[STRIDE]),
-            (packed, layer[START], STAY),
-            (memory, source[VALUES], source[STRIDE], NEXT),
-            (packed, layer[FORWARD], NEXT_PANEL, layer[INPUTS] * NEXT_PANEL),
-        )
+        to, begin = (memory, layer[VALUES], layer[STRIDE]), (packed, layer[START], STAY)
+        first = (memory, source[VALUES], source[STRIDE], NEXT)
+        second = (packed, layer[FORWARD], NEXT_PANEL, layer[INPUTS] * NEXT_PANEL)
+        call_product(table[-1, TO_PRODUCT], (count, layer[OUTPUTS], layer[INPUTS], to, begin, first, second))
         if layer[NORMED] >= 0:
             call_norm(layer[NORMALIZE], (layer, packed[layer[START] :], memory, count))
-        _activate(layer, memory, count)
+        call_activate(table[-1, TO_ACTIVATE], (layer, memory, count))
         if layer[COLUMN] >= 0:
             for r in range(count):
                 at = layer[VALUES] + r * layer[STRIDE]
@@ -379,7 +385,7 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
                     outputs[r, layer[COLUMN] + j] = memory[at + j]
 
 
-@njit(nogil=True)
+@njit(calls=True, nogil=True)
 def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[no-untyped-def]
     """Add ∂W = gᵀ x and ∂b = Σ g to a packed gradient, with g ← (g W) ∘ f' from layer to layer.
 
@@ -396,7 +402,8 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
     for i in range(len(table) - 2, -1, -1):
         layer, source = table[i], table[table[i, SOURCE]]
         normed = layer[NORMED] >= 0
-        _differentiate(layer, memory, count, gradient[layer[START] :], learns and not normed)
+        given_bias, alone = gradient[layer[START] :], learns and not normed
+        call_differentiate(table[-1, TO_DIFFERENTIATE], (layer, memory, count, given_bias, alone))
         if normed:
             start, bias = packed[layer[START] :], gradient[layer[START] :]
             call_norm_slopes(layer[DIFFERENTIATE], (layer, start, memory, count, bias, learns))
@@ -406,26 +413,16 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
             if layer[TRANSPOSED]:
                 given, taken, rows, columns = taken, given, columns, rows
             width = (columns + PANEL - 1) // PANEL * PANEL
-            product(
-                rows,
-                columns,
-                count,
-                (gradient, layer[GRADIENT], width),
-                (gradient, layer[GRADIENT], width),
-                (memory, given[0], NEXT, given[1]),
-                (memory, taken[0], taken[1], NEXT_PANEL),
-            )
+            to = (gradient, layer[GRADIENT], width)
+            first, second = (memory, given[0], NEXT, given[1]), (memory, taken[0], taken[1], NEXT_PANEL)
+            call_product(table[-1, TO_PRODUCT], (rows, columns, count, to, to, first, second))
         if source[SLOPES] >= 0:
             so_far = (memory, source[SLOPES], source[STRIDE])
-            product(
-                count,
-                layer[INPUTS],
-                layer[OUTPUTS],
-                so_far,
-                (packed, zeros, STAY) if layer[BEGINS] else so_far,
-                (memory, layer[SLOPES], layer[STRIDE], NEXT),
-                (packed, layer[BACKWARD], NEXT_PANEL, layer[OUTPUTS] * NEXT_PANEL),
-            )
+            begin = (packed, zeros, STAY) if layer[BEGINS] else so_far
+            first = (memory, layer[SLOPES], layer[STRIDE], NEXT)
+            second = (packed, layer[BACKWARD], NEXT_PANEL, layer[OUTPUTS] * NEXT_PANEL)
+            sizes = (count, layer[INPUTS], layer[OUTPUTS])
+            call_product(table[-1, TO_PRODUCT], (*sizes, so_far, begin, first, second))
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")

@@ -68,7 +68,7 @@ class Slope(NamedTuple):
     limit: float
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(calls=True, nogil=True, error_model="numpy")
 def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  # type: ignore[no-untyped-def]
     """A step on each minibatch: the rows of `order` up to the first of `ends`, from there to the second, and so on.
 

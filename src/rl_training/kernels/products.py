@@ -12,7 +12,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from rl_training.compiling import njit
+from rl_training.compiling import call_at, njit
 
 LANES = 8
 PANEL = 2 * LANES  # columns of a wide tile; narrow ones have half of them
@@ -108,6 +108,13 @@ def turn(typing: Any, to: Any, source: Any, places: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(to, source, types.UniTuple(types.int64, 3)), generate
+
+
+ARRAY = types.float32[::1]
+AT = (ARRAY, types.int64, types.int64)
+# Larger kernels call it by its address: linked into each of them, it would be compiled for each again.
+PRODUCT = types.void(*[types.int64] * 3, *[types.Tuple(AT)] * 2, *[types.Tuple((*AT, types.int64))] * 2)
+call_product = call_at(PRODUCT)
 
 
 @njit(nogil=True)

@@ -58,7 +58,7 @@ class Rolled(NamedTuple):
     finished: np.ndarray  # [T·B, 3], rows (lane, return, length)
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", inline="always")
 def encode(acting, obs, inputs):  # type: ignore[no-untyped-def]
     """Observations [B, O] as the network's inputs [B, I]."""
     for i in range(obs.shape[0]):
@@ -77,16 +77,17 @@ def encode(acting, obs, inputs):  # type: ignore[no-untyped-def]
                 inputs[i, j] = obs[i, j]
 
 
-@njit(error_model="numpy")
-def outputs_of(acting, inputs, rows, outputs):  # type: ignore[no-untyped-def]
-    """The network's outputs [n, P] for some rows of its inputs, in blocks."""
+@njit(calls=True, error_model="numpy")
+def outputs_of(acting, obs, rows, inputs, outputs):  # type: ignore[no-untyped-def]
+    """The network's outputs [n, P] for some rows of observations [B, O], in blocks; `inputs` [B, I] is room for all."""
+    encode(acting, obs, inputs)
     for start in range(0, len(rows), HEIGHT):
         end = min(start + HEIGHT, len(rows))
         network = (acting.table, acting.packed, acting.memory)
         call_forward(acting.where[FORTH], (*network, inputs, rows[start:end], outputs[start:end]))
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", inline="always")
 def scale(scaling, actions, taken):  # type: ignore[no-untyped-def]
     """Actions of the policy [B, K] as the environment's."""
     for b in range(actions.shape[0]):
@@ -101,7 +102,7 @@ def scale(scaling, actions, taken):  # type: ignore[no-untyped-def]
             taken[b, k] = min(max(scaled, scaling.low[k]), scaling.high[k])
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", inline="always")
 def read_masks(acting, obs, masks):  # type: ignore[no-untyped-def]
     """The action masks [B, P] that stand behind what else is seen, [B, O]."""
     for i in range(len(masks)):
@@ -113,7 +114,7 @@ def read_masks(acting, obs, masks):  # type: ignore[no-untyped-def]
             raise ValueError("an action mask allows no action")
 
 
-@njit(error_model="numpy")
+@njit(calls=True, error_model="numpy")
 def roll(lanes, acting, family, draws, scaling, chance, rolled):  # type: ignore[no-untyped-def]
     """T steps in all lanes, with actions of a family; → how many episodes ended."""
     steps, count, numbers = rolled.action.shape
@@ -121,11 +122,12 @@ def roll(lanes, acting, family, draws, scaling, chance, rolled):  # type: ignore
     inputs = np.empty((count, width), np.float32)
     outputs = np.empty((count, acting.outputs), np.float32)
     masks = np.empty((count if acting.masked > 0 else 0, acting.masked), np.bool_)
-    taken, rows, cut = np.empty((count, numbers)), np.arange(count), np.empty(count, np.int64)
-    reward = np.empty(count)
+    taken, reward = np.empty((count, numbers)), np.empty(count)
+    rows, cut = np.empty(count, np.int64), np.empty(count, np.int64)
+    for b in range(count):
+        rows[b] = b
     for t in range(steps + 1):
-        encode(acting, rolled.obs[t], inputs)
-        outputs_of(acting, inputs, rows, outputs)
+        outputs_of(acting, rolled.obs[t], rows, inputs, outputs)
         if t > 0:
             for b in range(count):
                 if not rolled.truncated[t - 1, b]:
@@ -158,8 +160,7 @@ def roll(lanes, acting, family, draws, scaling, chance, rolled):  # type: ignore
                 cut[ends] = b
                 ends += 1
         if ends > 0:
-            encode(acting, rolled.next_obs[t], inputs)
-            outputs_of(acting, inputs, cut[:ends], outputs)
+            outputs_of(acting, rolled.next_obs[t], cut[:ends], inputs, outputs)
             for i in range(ends):
                 rolled.next_value[t, cut[i]] = outputs[i, value]
     return finished

@@ -21,6 +21,7 @@ from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import acting_layers
 from rl_training.kernels.rollouts import Acting, Rolled, Scaling, roll
 from rl_training.networks.encoders import Flat, Joined, OneHot
+from rl_training.trees import tree_leaves
 
 NOTHING = np.empty(0)
 SINGLE, FLAGS = ("log_prob", "value", "next_value", "reward"), ("terminated", "truncated")
@@ -31,9 +32,11 @@ class WholeRollouts:
 
     def __init__(self, policy: Any, environments: CompiledEnvironments) -> None:
         self.policy, self.environments = policy, environments
-        self.layers = InMemory(policy.network, self._read)
         self.scaling, self.family = scaling_of(environments.codec), family_table(policy.family)
+        self.draws = drawing(self.family)
+        self.layers = InMemory(policy.network, self._read)
         self.rolled: Rolled | None = None
+        self.columns: Batch = {}
 
     @classmethod
     def of(cls, policy: Any, environments: Any) -> WholeRollouts | None:
@@ -58,16 +61,25 @@ class WholeRollouts:
         rolled.obs[0] = environments.rows
         key = np.random.randint(0, 2**64, dtype=np.uint64)
         chance = np.array([key, 0], np.uint64)
-        how = (self._acting(layers), self.family, drawing(self.family), self.scaling, chance, rolled)
+        how = (self._acting(), self.family, self.draws, self.scaling, chance, rolled)
         ended = environments.called(roll, environments.state, *how)
         environments.stand_at(rolled.obs[-1].copy(), rolled.finished[:ended])
-        columns = {"obs": environments.shown(rolled.obs[:-1]), "action": self._actions(rolled.action)}
-        return columns | {name: getattr(rolled, name) for name in (*SINGLE, *FLAGS)}
+        if self.chosen is not rolled.action:
+            np.copyto(self.chosen, rolled.action, casting="unsafe")
+        if self.copies:
+            self.columns = self.columns | {"obs": environments.shown(rolled.obs[:-1])}
+        return self.columns
 
     def _read(self, network: Any) -> Layers | None:
         vectors = vectors_of(network)
         layers = None if vectors is None else acting_layers(network, vectors)
-        return layers if layers is not None and self._sees(network.actor_encoder[0]) else None
+        if layers is None or not self._sees(network.actor_encoder[0]):
+            return None
+        inputs, masked = network.actor_encoder[0], 0
+        if isinstance(inputs, Joined):
+            inputs, masked = inputs.parts[0], self.policy.family.num_parameters
+        self.acting = acting_of(inputs, layers, NOTHING, NOTHING, masked)
+        return layers
 
     def _sees(self, inputs: Any) -> bool:
         if not is_exact(inputs, Joined):
@@ -77,21 +89,14 @@ class WholeRollouts:
         plain = normalizer is None or normalizer.moments is None
         return plain and len(inputs.parts) == 1 and is_simple(inputs.parts[0])
 
-    def _acting(self, layers: Layers) -> Acting:
-        inputs, masked = self.policy.network.actor_encoder[0], 0
-        if isinstance(inputs, Joined):
-            inputs, masked = inputs.parts[0], self.policy.family.num_parameters
-        return acting_of(inputs, layers, *moments_of(self.policy.normalizer), masked)
-
-    def _actions(self, drawn: np.ndarray) -> np.ndarray:
-        """Actions [T, B, K] as the family has them."""
-        if self.family[0, KIND] in (NORMALS, SQUASHED):
-            return drawn
-        chosen = drawn.astype(np.int64)
-        return chosen[..., 0] if isinstance(self.policy.family, Categorical) else chosen
+    def _acting(self) -> Acting:
+        if self.policy.normalizer is None:
+            return self.acting
+        mean, deviation = moments_of(self.policy.normalizer)
+        return self.acting._replace(mean=mean, deviation=deviation)
 
     def _room(self, steps: int) -> Rolled:
-        """Allocated once for each length."""
+        """Allocated once for each length, as are the columns over it."""
         if self.rolled is None or len(self.rolled.reward) != steps:
             count, numbers = self.environments.count, self.environments.numbers
             size = num_actions(self.family)
@@ -99,14 +104,25 @@ class WholeRollouts:
             single = {name: np.empty(column, np.float32) for name in SINGLE}
             flags = {name: np.empty(column, np.bool_) for name in FLAGS}
             self.rolled = Rolled(
-                obs=np.empty((steps + 1, count, numbers), np.float32),
+                obs=np.zeros((steps + 1, count, numbers), np.float32),
                 action=np.empty((*column, size), np.float32),
                 **single,
                 **flags,
                 next_obs=np.empty((steps, count, numbers), np.float32),
                 finished=np.empty((steps * count, 3)),
             )
+            self.columns = self._columns(self.rolled)
         return self.rolled
+
+    def _columns(self, rolled: Rolled) -> Batch:
+        """The columns of a rollout, as views of its room where their types are the same."""
+        drawn, obs = rolled.action, self.environments.shown(rolled.obs[:-1])
+        self.chosen = (
+            drawn if self.family[0, KIND] in (NORMALS, SQUASHED) else np.empty(drawn.shape, np.int64)
+        )
+        self.copies = not all(np.may_share_memory(part, rolled.obs) for _, part in tree_leaves(obs, "obs"))
+        action = self.chosen[..., 0] if isinstance(self.policy.family, Categorical) else self.chosen
+        return {"obs": obs, "action": action} | {name: getattr(rolled, name) for name in (*SINGLE, *FLAGS)}
 
 
 def acting_of(

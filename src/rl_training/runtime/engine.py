@@ -8,7 +8,7 @@ algorithms: seeding, cadences, metrics, evaluation, checkpoints, signals, and re
 
 from __future__ import annotations
 
-import json
+import gc
 import math
 import os
 import shlex
@@ -45,6 +45,8 @@ from rl_training.state.seeding import fold, seed_everything
 from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
 from rl_training.trust import foreign
+
+LOOK_EVERY = 0.1  # seconds between looks at the memory in use: each costs as much as the rest of a log line
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class Engine:
             self.beginnings = {path: path.read_bytes() for path in beginnings if path.exists()}
         self.trackers = Trackers(self.display.warning)
         self.began, self.began_at, self.cpu_began = time.perf_counter(), progress.steps, cpu_seconds()
-        self.pace = Pace(total)
+        self.pace, self.look_again_at = Pace(total), 0.0
         self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)
         try:
             self.steering.follow(self.run)
@@ -195,7 +197,7 @@ class Engine:
                 self.display.message(line)
             if not progress.is_over(total):
                 self._tell()
-            with telling(lambda: self.display.message("compiling (once)")):
+            with telling(lambda: self.display.message("compiling (once)")), nothing_loaded_is_garbage():
                 yield
         except EnvironmentFault as fault:
             fault.step, fault.going_on = progress.steps, self._going_on()
@@ -355,8 +357,10 @@ class Engine:
         timing = {"wall_seconds": round(seconds, 3), "steps_per_second": round(speed, 1)}
         timing |= {f"{name}_seconds": round(spent, 3) for name, spent in self.spent.items()}
         timing |= {"cpu_seconds": round(cpu_seconds() - self.cpu_began, 2)}
-        if (memory := peak_memory()) is not None:
-            timing |= {"peak_memory_mb": round(memory, 1)}
+        if seconds >= self.look_again_at or self.is_over:
+            self.look_again_at, self.peak_memory = seconds + LOOK_EVERY, peak_memory()
+        if self.peak_memory is not None:
+            timing |= {"peak_memory_mb": round(self.peak_memory, 1)}
         timing |= self.trainer.timing()
         self._refuse_lost_directory()
         with self._storing():
@@ -509,7 +513,20 @@ def resume_command(config: Config, run_dir: Path) -> str:
 
 
 def _line(values: Mapping[str, float]) -> bytes:
-    return json.dumps(values, allow_nan=False).encode() + b"\n"
+    return chain.ENCODER.encode(values).encode() + b"\n"
+
+
+@contextmanager
+def nothing_loaded_is_garbage() -> Iterator[None]:
+    """Keep the garbage collector from looking through what was there before: modules, classes and compiled functions.
+
+    One look takes as long as thousands of steps in compiled environments. What is made within is collected as always.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 SAME_REQUEST = 1.0  # seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -57,8 +58,8 @@ def _mean(values: list[Tensor | float]) -> float:
     # Iterations of a few steps are many, and to make tensors of numbers is most of their cost here.
     if len(values) == 1:
         return float(values[0])
-    if all(type(value) is float for value in values):
-        return float(np.array(values, np.float32).mean(dtype=np.float64))
+    if set(map(type, values)) == {float}:
+        return float(np.add.reduce(np.array(values, np.float32), dtype=np.float64)) / len(values)
     return float(torch.as_tensor(values).double().mean())
 
 
@@ -113,10 +114,13 @@ class MetricsWindow(Stateful):
         """The line's values; the averages begin anew."""
         line: dict[str, Any] = {"episodes": self.episodes}
         if self.recent:
-            returns, lengths = zip(*self.recent, strict=True)
-            line["episode_return"] = float(np.mean(returns))
-            line["episode_return_std"] = float(np.std(returns))
-            line["episode_length"] = float(np.mean(lengths))
+            returns, lengths = np.array(list(self.recent), np.float64).T.copy()
+            # As np.mean and np.std compute them, whose own checks cost several times the arithmetic.
+            count, mean = len(returns), np.add.reduce(returns) / len(returns)
+            away = returns - mean
+            line["episode_return"] = float(mean)
+            line["episode_return_std"] = math.sqrt(np.add.reduce(away * away) / count)
+            line["episode_length"] = float(np.add.reduce(lengths)) / count
         line |= {f"info/{name}": float(np.mean(values)) for name, values in self.reported.items() if values}
         line |= {name: total / self.counts[name] for name, total in self.totals.items()}
         self.totals, self.counts = {}, {}

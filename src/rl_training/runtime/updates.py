@@ -140,10 +140,11 @@ class CompiledUpdate:
     def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Parts:
         whole = self.whole(batch)
         count = len(whole.order)
-        order = [torch.randperm(count).numpy() for _ in range(epochs)]
-        ends = np.array([end for _, end in even_parts(count, num_minibatches)])
-        starts = count * np.arange(epochs)[:, None]
-        return whole._replace(order=np.concatenate(order), ends=(starts + ends).ravel())
+        order = torch.empty((epochs, count), dtype=torch.int64)
+        for epoch in order.unbind():
+            torch.randperm(count, out=epoch)
+        ends = [count * e + end for e in range(epochs) for _, end in even_parts(count, num_minibatches)]
+        return whole._replace(order=order.view(-1).numpy(), ends=np.array(ends))
 
     def whole(self, batch: RolloutBatch) -> Parts:
         given: Mapping[str, Any] = batch

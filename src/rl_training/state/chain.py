@@ -28,6 +28,7 @@ from rl_training.state.reading import reason
 FIELD = "chain"
 OPENING, CLOSING = b', "chain": "', b'"}\n'
 BYTES = 8
+ENCODER = json.JSONEncoder(allow_nan=False)  # made once: `json.dumps` with a setting makes one for each line
 TAIL = len(OPENING) + 2 * BYTES + len(CLOSING)
 MAX_LINE_BYTES = 2**24
 START = hashlib.blake2b(b"", digest_size=BYTES).hexdigest()  # the hash before the first line of a new run
@@ -63,7 +64,7 @@ class Damage(NamedTuple):
 
 def linked(before: str, values: Mapping[str, float | str]) -> tuple[bytes, str]:
     """The line of these values that follows a line with the hash `before`, and its own hash."""
-    body = json.dumps(values, allow_nan=False).encode()[:-1]
+    body = ENCODER.encode(values).encode()[:-1]
     value = _hash(before, body)
     return body + OPENING + value.encode() + CLOSING, value
 

@@ -26,10 +26,10 @@ SETTINGS = (
     "--no-pager",
 )
 VARIABLES = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
-# An entry of the index: mode, hash, stage, name, seconds and nanoseconds of the last change, size, flags.
+# An entry of the index, and in it: mode, hash, stage, name, seconds and nanoseconds of the last change, size, flags.
 ENTRY = re.compile(
-    rb"(\d{6}) ([0-9a-f]+) \d\t([^\0]*)\0  ctime: .*\n  mtime: (\d+):(\d+)\n  dev: .*\n  uid: .*\n"
-    rb"  size: (\d+)\tflags: ([0-9a-f]+)\n"
+    rb"((\d{6}) ([0-9a-f]+) \d\t([^\0]*)\0  ctime: .*\n  mtime: (\d+):(\d+)\n  dev: .*\n  uid: .*\n"
+    rb"  size: (\d+)\tflags: ([0-9a-f]+)\n)"
 )
 NOT_LOOKED_AT = 0x8000 | 0x4000_0000  # assume-unchanged, skip-worktree
 SUBMODULE = b"160000"
@@ -60,17 +60,18 @@ def _git(*arguments: str) -> bytes:
 
 def _any_changed(top: Path) -> bool:
     listed = _git("-C", str(top), "ls-files", "--stage", "--debug", "-z")
-    entries = list(ENTRY.finditer(listed))
-    if sum(len(entry[0]) for entry in entries) != len(listed):
+    entries: list[tuple[bytes, ...]] = ENTRY.findall(listed)
+    if sum(len(whole) for whole, *_ in entries) != len(listed):
         raise ValueError("unknown format of git's index")
-    return any(_changed(top, *entry.groups()) for entry in entries)
+    folder = os.path.join(os.fsencode(top), b"")
+    return any(_changed(folder, *entry) for _, *entry in entries)
 
 
-def _changed(top: Path, *entry: bytes) -> bool:
+def _changed(folder: bytes, *entry: bytes) -> bool:
     mode, digest, name, seconds, nanoseconds, size, flags = entry
     if mode == SUBMODULE or int(flags, 16) & NOT_LOOKED_AT:
         return False
-    path = os.path.join(os.fsencode(top), name)
+    path = folder + name
     try:
         status = os.lstat(path)
         if stat.S_IFMT(status.st_mode) != stat.S_IFMT(int(mode, 8)) or status.st_size % 2**32 != int(size):

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,7 @@ def versions() -> dict[str, str | None]:
     return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
 
 
+@cache  # finding one reads all that its package says about itself
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
