@@ -122,7 +122,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collectio
 
 
 def family_table(rows: Sequence[Measured]) -> str:
-    """The rows of one family, those that were not run at the end."""
+    """The rows of one family, those that were not run after them, and the notes on them."""
     done = [measured for measured in rows if measured.result is not None]
     text = ""
     if done:
@@ -133,7 +133,8 @@ def family_table(rows: Sequence[Measured]) -> str:
     if missing:
         cells = [(f"`{each.row.name}`", goals(each.row), each.row.not_run) for each in missing]
         text += ("\n" if done else "") + table(("not run", "to stand beside", "why"), cells) + "\n"
-    return text
+    notes = [f"- `{each.row.name}`: {each.row.note}\n" for each in rows if each.row.note]
+    return text + "".join(["\n", *notes] if notes else [])
 
 
 def _cells(measured: Measured) -> list[str]:
