@@ -16,6 +16,8 @@ import numpy as np
 from rl_training.reporting.statistics import Interval, improvement_interval, iqm_interval
 
 BLOCK = re.compile(r"<!-- results: (.+?) -->\n(.*?)<!-- /results -->", re.S)
+# Blocks that are generated from other data: docs/diagnose.md, held by tests/reporting/test_diagnose.py.
+DIAGNOSED = re.compile(r"<!-- (proofs|corpus) -->\n.*?<!-- /\1 -->", re.S)
 MINUS = "−"
 
 
@@ -229,7 +231,8 @@ def stray_scores(text: str, configs: Collection[str]) -> list[str]:
 
     A table holds scores if its header says so, or if a row begins with a shipped config and has a bare number.
     """
-    outside = BLOCK.sub("", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    outside = DIAGNOSED.sub("", BLOCK.sub("", outside))
     found = []
     for lines in (each.strip().split("\n") for each in re.findall(r"(?:^\|.*\|$\n?)+", outside, re.M)):
         header, rows = lines[0], [_split(line) for line in lines[2:]]
