@@ -320,7 +320,7 @@ def _pack_transposed(weight, inputs, outputs, to):  # type: ignore[no-untyped-de
         source = weight[first * inputs :]
         turned = inputs // LANES * LANES if width == PANEL else 0
         for k in range(0, turned, LANES):
-            turn(panel, source, (k * PANEL, k, inputs))
+            turn(panel, source, (k * PANEL, k, inputs))  # type: ignore[call-arg]  # numba gives the first
             turn(panel, source, (k * PANEL + LANES, LANES * inputs + k, inputs))
         for k in range(turned, inputs):
             for c in range(width):
