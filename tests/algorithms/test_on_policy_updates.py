@@ -41,6 +41,7 @@ ROLLOUT_KNOBS: dict[str, Any] = dict(
     learning_rate=0.02, gamma=0.8, gae_lambda=0.6, ent_coef=0.3, vf_coef=0.7, max_grad_norm=0.9
 )
 SURROGATE_KNOBS = ROLLOUT_KNOBS | dict(update_epochs=2, clip_coef=0.1, value_clip_coef=0.25)
+SURROGATE_KNOBS |= dict(critic_learning_rate=0.02)  # that of all: tests/runtime/test_two_rates.py has two
 TOLERANCE = dict(rel=1e-3, abs=1e-6)
 
 

@@ -254,9 +254,10 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
         latent, memory, prefix = before.represent(trainer.agent.inputs(raw(batch["places"][0, b]))), None, 0.0
         for k in range(4):
             if k > 0:
-                halved = latent.clone()
-                halved.register_hook(lambda gradient: gradient / 2)
-                latent = before.transition(halved, batch["action"][k - 1, b : b + 1])
+                state = latent.clone()
+                if k > 1:  # the gradient of a state is halved behind the transition to it, that of the root is not
+                    state.register_hook(lambda gradient: gradient / 2)
+                latent = before.transition(state, batch["action"][k - 1, b : b + 1])
             policy, value, reward = (logits[0] for logits in before.predict(latent))
             following = batch["bootstrap"][k, b]
             if anew:
@@ -346,7 +347,7 @@ def test_scalezero(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if stage:
         trainer.stage = 1
         for each in (trainer.agent.network, trainer.target):
-            each.transformer.begin(1)
+            each.begin(1)
     perturb(trainer.agent.network)
     perturb(trainer.target, scale=0.5)
 
@@ -378,7 +379,7 @@ def test_scalezero(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert each["args"] == (4, 0.8)
         batches.append(each["batch"])
         shown = trainer.seen(task, each["batch"]["places"].T)
-        latents.append(network.encode(task.number, shown).view(4, 4, -1))
+        latents.append(network.encode(task.number, shown, stage).view(4, 4, -1))
     actions = [batch["action"].T for batch in batches]
     windows, _ = network.windows([0, 1], latents, actions, stage)
     for task, batch, window in zip(trainer.tasks, batches, windows, strict=True):
@@ -386,13 +387,19 @@ def test_scalezero(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
         counts = dict.fromkeys(columns, 0.0)
 
         def look(place: int, task: Any = task) -> torch.Tensor:
-            return slow.encode(task.number, trainer.seen(task, np.array([place])))
+            return slow.encode(task.number, trainer.seen(task, np.array([place])), stage)
 
         with torch.no_grad():
             for b in range(4):
                 for k in range(4):
-                    alone, _ = slow.transformer(look(batch["bootstrap"][k, b])[:, None], slow.weights(stage))
-                    v = number_of(slow.heads[task.number].policy_and_value(alone[:, 0])[1][0])
+                    # With the one step before it that acting sees there, where there is one.
+                    heads, place = slow.heads[task.number], batch["bootstrap"][k, b]
+                    behind, action, past = task.replay.before(np.array([place]), 1)
+                    tokens = [look(place)]
+                    if past[0]:
+                        tokens = [look(behind[0, 0]), heads.action(torch.from_numpy(action[0])), *tokens]
+                    seen_there, _ = slow.transformer(torch.stack(tokens, 1), slow.weights(stage))
+                    v = number_of(heads.policy_and_value(seen_there[:, -1])[1][0])
                     batch["returns"][k, b] += batch["discount"][k, b] * v
         for b in range(4):
             for k in range(4):

@@ -176,9 +176,9 @@ def test_a_run_on_pictures_saves_and_says_what_was_chosen(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("override", "shown"),
     [
-        ("env_id=ALE/Pong-v5", "  ent_coef         0.01\n"),
-        ("env_id=CartPole-v1", "  ent_coef         0  (0.01 on pictures)\n"),
-        ("ent_coef=0.0", "  ent_coef         0\n"),
+        ("env_id=ALE/Pong-v5", "  ent_coef              0.01\n"),
+        ("env_id=CartPole-v1", "  ent_coef              0  (0.01 on pictures)\n"),
+        ("ent_coef=0.0", "  ent_coef              0\n"),
     ],
 )
 def test_schedule_shows_what_a_run_on_pictures_would_use(
