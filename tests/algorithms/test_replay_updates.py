@@ -255,7 +255,7 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
         for k in range(4):
             if k > 0:
                 state = latent.clone()
-                if k > 1:  # the gradient of a state is halved behind the transition to it, that of the root is not
+                if k > 1:  # halved behind each transition: the gradient of the root is not
                     state.register_hook(lambda gradient: gradient / 2)
                 latent = before.transition(state, batch["action"][k - 1, b : b + 1])
             policy, value, reward = (logits[0] for logits in before.predict(latent))

@@ -124,8 +124,9 @@ def test_the_surface_is_exported_lazily_and_listed_on_its_page():
     for name in NAMES:
         assert name in rl_training.__all__ and getattr(rl_training, name) is not None
     for name in set(rl_training._HOMES) - {"load_config", "train", "resume", "fork", "evaluate_checkpoint"}:
-        assert name in ("load_policy", "report", "compare", "tune", "train_seeds", "evolve") or f"`{name}`" in page, (
-            name
-        )
+        assert (
+            name in ("load_policy", "report", "compare", "tune", "train_seeds", "evolve")
+            or f"`{name}`" in page
+        ), name
     code = "import sys, rl_training; print(sorted({'torch', 'gymnasium', 'pydantic'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
