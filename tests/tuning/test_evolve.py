@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from runs import in_child, kill_at_file_call
 
 from rl_training import load_config, train
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, RunError
 from rl_training.settings.loading import load_run_config
-from rl_training.tuning.evolution import Settings, begin_evolution, read_knobs, run_evolution
+from rl_training.tuning.evolution import Evolution, Settings, begin_evolution, read_knobs, run_evolution
+from rl_training.tuning.space import Range, Space
 
 TINY = dict(
     algo="ppo",
@@ -103,6 +106,7 @@ def test_generations_that_are_no_multiple_of_an_iteration_end_with_the_run(
         ("learning_rate_schedule: [linear, cosine]", {}, "is no knob"),
         ("lr: {low: 1e-2, high: 1e-4}", {}, "low must be below high"),
         ("gamma: 0.9\nlr: [0.1]", {}, "gamma must be a range or a list of numbers"),
+        ("target_kl: [null, 0.01]", {}, "target_kl must be a range or a list of numbers"),
     ],
 )
 def test_what_cannot_evolve_is_refused(
@@ -116,3 +120,36 @@ def test_what_cannot_evolve_is_refused(
     path.write_text("num_simulations: [8, 16]")
     with pytest.raises(ConfigError, match="sizes memory"):
         read_knobs(path, config)
+
+
+def test_a_parent_that_someone_else_wrote_is_not_forked(space: Path, tmp_path: Path) -> None:
+    begin_evolution(load_config(TINY, {"total_timesteps": 512}), space, Settings(2, 256), tmp_path / "run")
+    run_evolution(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "generation-001")
+    known = tmp_path / "run" / "generations.json"
+    known.write_text(json.dumps(json.loads(known.read_text())[:1]))
+    for config in (tmp_path / "run").rglob("config.yaml"):
+        config.write_text(config.read_text().replace("CartPole-v1", '"planted:CartPole-v1"'))
+    with pytest.raises(RunError, match="env_id not as computed for this run"):
+        run_evolution(tmp_path / "run", trust=True)
+    assert not (tmp_path / "run" / "generation-001" / "member-00").exists()
+
+
+@pytest.mark.parametrize(
+    ("node", "value", "next_ones"),
+    [
+        (Range(1, 6, False, None, True), 1, {1, 2}),
+        (Range(1, 6, False, None, True), 2, {1, 3}),
+        (Range(1, 6, False, None, True), 6, {5, 6}),
+        (Range(1, 10, False, 4, True), 9, {5, 9}),  # 1, 5 and 9
+        (Range(0.0, 1.0, False, 0.3, False), 0.9, {0.6, 0.9}),
+        (Range(1e-4, 1e-2, True, None, False), 1e-3, {8e-4, 1.2e-3}),
+    ],
+)
+def test_a_value_moves_by_a_unit_at_least_and_stays_on_its_grid(
+    node: Range, value: float, next_ones: set[float]
+) -> None:
+    search = Evolution.__new__(Evolution)
+    search.space = Space({"knob": node})
+    found = {round(search.explored("knob", value, np.random.default_rng(seed)), 9) for seed in range(20)}
+    assert found == next_ones

@@ -300,3 +300,23 @@ def test_halving_trains_few_trials_to_the_end_and_survives_kills(folder):
         assert min(here[number] for number in on) >= max(
             score for number, score in here.items() if number not in on
         )
+
+
+def test_a_winner_that_was_reported_and_not_told_is_told_by_the_next_process(folder, monkeypatch):
+    import optuna
+
+    base = load_config(folder / "config.yaml", {"vectorization": "sync"})
+    study.begin_study(base, "space.yaml", study.Settings(2, halving=2), "search")
+    tell = optuna.Study.tell
+
+    def dying(self, trial, values=None, **options):
+        if values is not None:
+            raise KeyboardInterrupt
+        return tell(self, trial, values, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(optuna.Study, "tell", dying)
+        study.run_study("search")
+    assert any(1024 in trial[4] and trial[1] == "RUNNING" for trial in trials("search"))
+    assert study.run_study("search").best is not None
+    assert sorted(trial[1] for trial in trials("search")) == ["COMPLETE", "PRUNED"]

@@ -31,7 +31,12 @@ from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageErr
 from rl_training.extras import require_extra
 from rl_training.monitoring.display import Display, QuietDisplay, number, script_display
 from rl_training.runtime.controls import SCHEDULE, WARMUP
-from rl_training.runtime.workflows import end_caller, resume_until_stopped, train_until_stopped
+from rl_training.runtime.workflows import (
+    end_caller,
+    refuse_other_config,
+    resume_until_stopped,
+    train_until_stopped,
+)
 from rl_training.settings.config import Config
 from rl_training.settings.keys import accepted_keys
 from rl_training.settings.loading import dump_config, load_config, load_run_config
@@ -120,10 +125,8 @@ def read_knobs(path: str | Path, base: Config) -> Space:
             raise ConfigError(
                 f"{path}: {key} has a schedule or a warm-up in the config; remove it: {name}{SCHEDULE}=null"
             )
-        options = node.options if isinstance(node, Choice) else ()
-        if not isinstance(node, Range) and not all(
-            isinstance(option, Fixed) for option in options or (None,)
-        ):
+        numbers = isinstance(node, Choice) and all(map(_is_number, node.options))
+        if not isinstance(node, Range) and not numbers:
             raise ConfigError(f"{path}: {key} must be a range or a list of numbers")
     return Space({names[key]: node for key, node in space.entries.items()})
 
@@ -161,14 +164,14 @@ def run_evolution(folder: str | Path, *, display: Display | None = None, trust: 
         base = load_run_config(folder / "base.yaml", trust=trust)
         refuse_untrusted(base, trust)
         space = read_knobs(folder / "space.yaml", base)
-        return Evolution(folder, base, space, settings, display).run()
+        return Evolution(folder, base, space, settings, display, trust).run()
 
 
 class Evolution:
     """The search itself."""
 
     def __init__(
-        self, folder: Path, base: Config, space: Space, settings: Settings, display: Display
+        self, folder: Path, base: Config, space: Space, settings: Settings, display: Display, trust: bool
     ) -> None:
         self.folder, self.base, self.space, self.settings, self.display = (
             folder,
@@ -177,6 +180,7 @@ class Evolution:
             settings,
             display,
         )
+        self.trust = trust
         self.generations = _read_generations(folder)
 
     def run(self) -> Evolved:
@@ -246,15 +250,20 @@ class Evolution:
         return max(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
 
     def explored(self, name: str, value: Any, random: np.random.Generator) -> Any:
-        """A value next to another: a fifth higher or lower, or the next of a list."""
+        """A value next to another: a fifth higher or lower and a unit at least, or the next of a list."""
         node, up = self.space.entries[name], bool(random.integers(2))
         if isinstance(node, Choice):
             options = [option.value for option in node.options]
             place = options.index(value) + (1 if up else -1)
             return options[min(max(place, 0), len(options) - 1)]
-        moved = min(max(value * FACTORS[up], node.low), node.high)
-        if node.step is not None:
-            moved = node.low + round((moved - node.low) / node.step) * node.step
+        unit = node.step or (1 if node.whole else 0)
+        moved = value * FACTORS[up]
+        if abs(moved - value) < unit:
+            moved = value + (unit if up else -unit)
+        if unit:  # on the grid, which may end below `high`
+            last = math.floor((node.high - node.low) / unit + 1e-9)
+            moved = node.low + min(max(round((moved - node.low) / unit), 0), last) * unit
+        moved = min(max(moved, node.low), node.high)
         return round(moved) if node.whole else float(moved)
 
     def config(self, member: Member) -> Config:
@@ -281,13 +290,12 @@ class Evolution:
                 if member.parent is None:
                     result = train_until_stopped(config, run_dir=path, **how)
                 else:
-                    result = fork_until_stopped(
-                        self.place(generation - 1, member.parent),
-                        self.changes(config),
-                        run_dir=path,
-                        trust=True,
-                        **how,
-                    )
+                    parent = self.place(generation - 1, member.parent)
+                    expected = self.config(self.generations[-1][member.parent])
+                    written = parent / "config.yaml"  # may have been written by someone else
+                    refuse_other_config(written, load_run_config(written), expected)
+                    changes = self.changes(config)
+                    result = fork_until_stopped(parent, changes, run_dir=path, trust=self.trust, **how)
         except NonFiniteError as error:  # a value to keep away from, and no reason to stop
             self.display.warning(f"generation {generation}, member {index}: {one_line(error)}")
             return None, None
@@ -318,6 +326,10 @@ class Quiet(QuietDisplay):
 
     def warning(self, text: str) -> None:
         pass
+
+
+def _is_number(option: object) -> bool:
+    return isinstance(option, Fixed) and type(option.value) in (int, float)
 
 
 def _score(member: Member) -> float:

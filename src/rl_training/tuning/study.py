@@ -205,7 +205,8 @@ class Study:
         for level, rung in enumerate(rungs):
             for left in [trial for trial in self.study.trials if trial.state == running]:
                 trial = self.optuna.trial.Trial(self.study, left._trial_id)
-                if rung not in left.intermediate_values:
+                # One at the last rung that is still running was reported there, but a kill came before its end.
+                if rung == rungs[-1] or rung not in left.intermediate_values:
                     self.study.sampler = self.sampler(left.number)
                     interrupted = self.try_out(trial, self.space.ask(trial), until=rung)
                     if interrupted:
