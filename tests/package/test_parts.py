@@ -15,6 +15,7 @@ from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.settings.fields import field
 from rl_training.settings.loading import dump_config, load_run_config
 from rl_training.settings.ppo import PPOConfig
+from rl_training.tools.forking import _refuse_early
 from rl_training.trust import foreign, refuse_untrusted
 
 SHAPES = """
@@ -161,6 +162,18 @@ def test_an_algorithm_named_by_its_class_is_asked_about_before_anything_is_impor
     assert said.exists() and config.algo == name and config.algo_name == "mine-Mine"
     assert isinstance(config, PartsConfig)
     assert load_run_config(config.model_dump(mode="json")) == config  # the user has said so in this process
+
+
+def test_a_fork_at_a_step_reads_a_run_of_an_own_algorithm_on_trust(folder):
+    Path("forked.py").write_text(f"from {__name__} import PartsTrainer as Forked\n")
+    settings = BASE | {"algo": f"{folder}/forked.py:Forked"}
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+    with pytest.raises(UntrustedError, match="add --trust"):
+        _refuse_early(Path("run"), ["total_timesteps=9000"], 10, trust=False)
+    _refuse_early(Path("run"), ["total_timesteps=9000"], 10, trust=True)
+    with pytest.raises(ConfigError, match="is at the end of its run"):
+        _refuse_early(Path("run"), ["total_timesteps=9"], 10, trust=True)
 
 
 def test_a_run_whose_algorithm_is_no_trainer_is_refused():

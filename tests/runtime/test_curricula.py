@@ -11,7 +11,7 @@ import wrapping  # noqa: F401  # which registers the environment
 from rl_training import evaluate_checkpoint, fork, load_config, resume, train
 from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError
-from rl_training.reporting.schedule_plot import draw_text
+from rl_training.reporting.schedule_plot import Curve, braille, draw_text
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.schedules import Standing, parse_schedule
 from rl_training.state import checkpoints
@@ -224,3 +224,9 @@ def test_the_examples_of_the_page_train_and_resume(name, tmp_path):
     config = load_config(tmp_path / name, ["total_timesteps=2000", "eval_episodes=1"])
     run = train(config, run_dir=tmp_path / "run", quiet=True).run_dir
     assert resume(run, quiet=True).metrics == train(config, run_dir=tmp_path / "again", quiet=True).metrics
+
+
+def test_a_knob_that_is_turned_off_is_drawn_up_to_there():
+    drawn = draw_text(config_of(), [Curve("target_kl", [64, 128, 192], [0.02, 0.02, None])])
+    assert "target_kl  0.02 → off" in drawn
+    assert braille([0.0, 0.0, None, None], rows=1) == ["\u28c0\u2800"]

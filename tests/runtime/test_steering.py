@@ -346,3 +346,11 @@ def test_another_terminal_pauses_sets_and_stops_a_run(tmp_path: Path) -> None:
     drawn = Command("schedule", run_dir)
     out, _ = drawn.communicate()
     assert "told while it trained" in out and "learning_rate = 0.001" in out
+
+
+def test_a_journal_that_was_removed_is_written_again_with_the_next_command(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append(Event("set", 1, 64, 65, {"learning_rate": 1e-3}))
+    journal.path.unlink()
+    journal.append(Event("set", 2, 128, 129, {"learning_rate": 1e-4}))
+    assert Journal(journal.path).events == journal.events and len(journal.events) == 2

@@ -10,6 +10,7 @@ from test_cli import cli
 
 from rl_training import load_config, resume, train
 from rl_training.errors import ConfigError
+from rl_training.runtime.disk import keep_of
 from rl_training.state import checkpoints
 from rl_training.state.ladder import Keep
 
@@ -101,3 +102,15 @@ def test_a_replay_is_shared_between_rungs_until_its_ring_has_turned(tmp_path):
     assert not listed[9].keys() >= listed[0].keys()
     assert {path.name for path in (tmp_path / "run" / "replay").iterdir()} == set().union(*listed)
     assert cli("verify", str(tmp_path / "run"), "--from", "300", "--to", "500").exit_code == 0
+
+
+@pytest.mark.parametrize("interval", [100, 512, 700, 2000])
+def test_a_ladder_has_no_hole_where_iterations_are_longer_than_the_interval_or_no_part_of_it(interval):
+    config = load_config({**CONFIG, "num_steps": 128, "checkpoint_interval": interval, "keep": "ladder"})
+    keep, there, every = keep_of(config), [], config.checkpoint_every
+    for step in range(512, 512 * 300, 512):  # iterations; saved as the engine finds it due
+        if step // every == (step - 512) // every:
+            continue
+        there = keep.kept([*there, step])
+        for before, after in pairwise(there):
+            assert after - before <= max(every, step - before) + 512

@@ -6,7 +6,7 @@ a character), every other one a line. The PNG shows the same and needs matplotli
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,17 +90,22 @@ def thinned(curves: list[Curve], points: int = 2 * COLUMNS) -> list[Curve]:
 def _constant(config: Config, curve: Curve) -> str:
     """The value of a knob that does not move, and its other default where that depends on the observation."""
     value, others = curve.values[0], unwritten(config)
-    shown = "off" if value is None else f"{value:.4g}"
+    shown = _shown(value)
     if curve.decided_by:
         return f"{shown} at first, then by {curve.decided_by}"
     return f"{shown}  ({others[curve.name]:.4g} on pictures)" if curve.name in others else shown
 
 
+def _shown(value: float | None) -> str:
+    return "off" if value is None else f"{value:.4g}"
+
+
 def _title(config: Config, curve: Curve) -> str:
     numbers = curve.numbers
-    title = f"{curve.name}  {numbers[0]:.4g} → {numbers[-1]:.4g}"
+    first, last = curve.values[0], curve.values[-1]
+    title = f"{curve.name}  {_shown(first)} → {_shown(last)}"
     low, high = min(numbers), max(numbers)
-    if (low, high) not in ((numbers[0], numbers[-1]), (numbers[-1], numbers[0])):
+    if not {low, high} <= {first, last}:
         title += f", between {low:.4g} and {high:.4g}"
     warmup = getattr(config, f"{curve.name}_warmup_steps", None)
     return title + (f", warm-up over {warmup:,} steps" if warmup else "")
@@ -110,7 +115,8 @@ def _chart(config: Config, curve: Curve) -> list[str]:
     low, high = min(curve.numbers), max(curve.numbers)
     margin = max(len(f"{low:.4g}"), len(f"{high:.4g}"))
     lines = [_title(config, curve)]
-    rows = braille([(value - low) / (high - low) for value in curve.numbers])
+    span = (high - low) or 1
+    rows = braille([None if value is None else (value - low) / span for value in curve.values])
     for index, row in enumerate(rows):
         label = f"{high:.4g}" if index == 0 else f"{low:.4g}" if index == len(rows) - 1 else ""
         lines.append(f"  {label:>{margin}} {'┤' if label else '│'}{row}")
@@ -120,13 +126,19 @@ def _chart(config: Config, curve: Curve) -> list[str]:
     return lines
 
 
-def braille(heights: list[float], rows: int = ROWS) -> list[str]:
-    """A line through heights between 0 and 1, one dot column each, as `rows` rows of braille characters."""
+def braille(heights: Sequence[float | None], rows: int = ROWS) -> list[str]:
+    """A line through heights between 0 and 1, one dot column each, as `rows` rows of braille characters.
+
+    A column stays empty where the height is None.
+    """
     dots = 4 * rows - 1
     columns = (len(heights) + 1) // 2
     cells = [[0] * columns for _ in range(rows)]
     previous: int | None = None
     for x, height in enumerate(heights):
+        if height is None:
+            previous = None
+            continue
         y = round((1 - height) * dots)
         # A jump is drawn as a vertical stroke, so that a staircase looks like one.
         before = y if previous is None else previous

@@ -59,6 +59,7 @@ class Journal:
         said: dict[str, Any] = event._asdict()
         said["from"] = said.pop("begins")
         line, value = chain.linked(self.value, said)
+        self.restore()  # what comes after a removed beginning would be of no use
         with AppendLog(self.path) as log:
             log.truncate(len(self.content))  # without what a kill cut off
             log.write(line)

@@ -115,8 +115,9 @@ def _refuse_early(
 ) -> None:
     """Refuse changes that cannot be before the steps up to `at` are run again."""
     path = RunDirectory.open(source).config_path
-    config = load_run_config(path, overrides)
-    changes = _changes(load_run_config(path, trust=trust), config)
+    old = load_run_config(path, trust=trust)
+    config = load_run_config(path, overrides, trust=trust)
+    changes = _changes(old, config)
     _refuse_what_cannot_change(config, changes, at, source, stopped=False)
 
 
