@@ -153,3 +153,12 @@ def test_a_value_moves_by_a_unit_at_least_and_stays_on_its_grid(
     search.space = Space({"knob": node})
     found = {round(search.explored("knob", value, np.random.default_rng(seed)), 9) for seed in range(20)}
     assert found == next_ones
+
+
+@pytest.mark.parametrize(
+    "changes", [{"stop_at": {"metric": "eval/mean_return", "at_least": 9}}, {"observers": ["mine.py:Mine"]}]
+)
+def test_what_ends_a_member_early_is_refused(changes: dict[str, Any], space: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(changes))}: a member that stops early"):
+        begin_evolution(load_config(TINY, changes), space, Settings(2, 256), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ from runs import KINDS, RUNS, in_child, kill_at_file_call
 from test_cli import cli, refused, write
 
 from rl_training import load_config, train
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, RunError
 from rl_training.settings.loading import YOUNGER, dump_config
 from rl_training.tuning import study
 from rl_training.tuning.space import Corner, read_space
@@ -320,3 +320,16 @@ def test_a_winner_that_was_reported_and_not_told_is_told_by_the_next_process(fol
     assert any(1024 in trial[4] and trial[1] == "RUNNING" for trial in trials("search"))
     assert study.run_study("search").best is not None
     assert sorted(trial[1] for trial in trials("search")) == ["COMPLETE", "PRUNED"]
+
+
+def test_halving_that_drops_no_trial_and_damaged_settings_are_refused(folder):
+    base = load_config(folder / "config.yaml")
+    with pytest.raises(ConfigError, match="halving 1: must be 0, or 2 and more"):
+        study.tune(base, "space.yaml", trials=3, halving=1, run_dir="search")
+    assert not Path("search").exists()
+    study.begin_study(base, "space.yaml", study.Settings(3), "search")
+    saved = json.loads(Path("search/tune.json").read_text())
+    for damage in ({"halving": 1}, {"halving": "2"}, {"trials": -1}, {"pruning": "no"}):
+        Path("search/tune.json").write_text(json.dumps(saved | damage))
+        with pytest.raises(RunError, match=r"tune\.json: damaged"):
+            study.run_study("search")

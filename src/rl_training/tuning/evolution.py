@@ -93,6 +93,9 @@ def begin_evolution(
     config = with_lanes(with_picture_defaults(config, sees_pictures))
     if not config.resumes_exactly:
         raise ConfigError("order: arrival cannot be repeated, and evolve needs exact forks", ("order",))
+    for name in ("stop_at", "observers"):
+        if getattr(config, name):
+            raise ConfigError(f"{name}: a member that stops early ends no generation; remove it", (name,))
     config = load_config(config, {"eval_interval": settings.interval})
     read_knobs(space, config)
     run = RunDirectory.create(

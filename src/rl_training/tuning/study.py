@@ -76,6 +76,10 @@ def begin_study(
     """Make the directory of a new study; all that is wrong with its parts is said before."""
     refuse_to_train_in_an_import()
     require_extra("tune", "tune")
+    if settings.halving == 1 or settings.halving < 0:
+        raise ConfigError(
+            f"halving {settings.halving}: must be 0, or 2 and more: one trial in so many goes on"
+        )
     config = with_lanes(with_picture_defaults(config, sees_pictures))
     if settings.halving:  # trials are compared at rungs, by their evaluations there
         config = load_config(config, {"eval_interval": settings.rungs(config.total_timesteps)[0]})
@@ -376,7 +380,9 @@ def _read_settings(folder: Path) -> Settings:
     try:
         saved = json.loads((folder / "tune.json").read_bytes())
         settings = Settings(**{name: saved.get(name, 0) for name in Settings._fields})
-        if type(settings.trials) is not int or type(settings.startup) is not int or saved["format"] != 1:
+        counts = (settings.trials, settings.startup, settings.halving)
+        whole = all(type(count) is int and count >= 0 for count in counts) and settings.halving != 1
+        if not whole or settings.pruning not in (True, False) or saved["format"] != 1:
             raise ValueError("of another format")
     except FileNotFoundError:
         raise RunError(f"{folder}: no study here (it has no tune.json)") from None
