@@ -1,6 +1,7 @@
 """Which checkpoints stay: a ladder is thin where it is old, stays so after kills, and obeys its limit of bytes."""
 
 import math
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rl_training.errors import ConfigError
 from rl_training.runtime.disk import keep_of
 from rl_training.state import checkpoints
 from rl_training.state.ladder import Keep
+from rl_training.tools.travelling import travelled
 
 CONFIG = dict(
     algo="ppo",
@@ -102,6 +104,10 @@ def test_a_replay_is_shared_between_rungs_until_its_ring_has_turned(tmp_path):
     assert not listed[9].keys() >= listed[0].keys()
     assert {path.name for path in (tmp_path / "run" / "replay").iterdir()} == set().union(*listed)
     assert cli("verify", str(tmp_path / "run"), "--from", "300", "--to", "500").exit_code == 0
+    for path in checkpoints.listed(tmp_path / "run" / "checkpoints")[1:]:
+        shutil.rmtree(path)
+    with travelled(tmp_path / "run", 1000) as engine:  # a copy keeps no rungs
+        assert len(checkpoints.listed(engine.run.checkpoints)) == 2
 
 
 @pytest.mark.parametrize("interval", [100, 512, 700, 2000])

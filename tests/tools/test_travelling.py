@@ -1,6 +1,7 @@
 """Any step of a run's past is there again: the same state and log as when the run passed it, and the run untouched."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from test_cli import cli, refused
 from rl_training import fork, load_config
 from rl_training.errors import RunError
 from rl_training.state import checkpoints
+from rl_training.tools import travelling
 from rl_training.tools.travelling import go_on, restored, saved_at, travelled
 
 
@@ -50,8 +52,11 @@ def test_without_an_earlier_checkpoint_it_goes_from_the_start(trained_run):
         assert engine.progress.steps == engine.config.steps_per_iteration
 
 
-def test_a_step_after_the_end_is_refused(trained_run):
-    with pytest.raises(RunError, match="the run ends at step"), travelled(trained_run("ppo-cartpole"), 10**6):
+def test_a_step_after_the_end_is_refused_before_anything_is_trained(trained_run, tmp_path, monkeypatch):
+    run = shutil.copytree(trained_run("ppo-cartpole"), tmp_path / "run")
+    shutil.rmtree(checkpoints.listed(run / "checkpoints")[-1])  # as a kill before its end leaves it
+    monkeypatch.setattr(travelling, "go_on", None)
+    with pytest.raises(RunError, match="the run ends at step"), travelled(run, 10**6):
         pass
 
 

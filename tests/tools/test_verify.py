@@ -11,6 +11,7 @@ from test_cli import cli
 from test_travelling import between, files_in
 
 from rl_training.errors import RunError
+from rl_training.runtime import workflows
 from rl_training.runtime.trainer import Trainer
 from rl_training.state import chain, checkpoints
 from rl_training.state.run_directory import RunDirectory, versions
@@ -147,3 +148,19 @@ def test_a_digest_is_of_every_bit_of_every_parameter(trained_run):
             parameter.view(-1)[-1:].view(torch.uint8)[0] ^= 1
         digests.add(holder.digest())
     assert len(digests) == 1 + 5
+
+
+def test_another_revision_of_compiled_code_is_a_reason_and_no_refusal_if_asked(trained_run, monkeypatch):
+    run = trained_run("ppo-cartpole")
+    monkeypatch.setattr(workflows, "REVISION", workflows.REVISION + 1)
+    with pytest.raises(RunError, match=r"of compiled code \(here .*--anyway"):
+        verify(run, begin=2900)
+    verdict = verify(run, begin=2900, anyway=True)
+    assert verdict.is_good and any("of compiled code" in reason for reason in verdict.why)
+
+
+def test_an_interval_without_anything_to_compare_is_no_verdict(trained_run):
+    run = trained_run("ppo-cartpole")
+    last = max(checkpoints.step_of(path) for path in checkpoints.listed(run / "checkpoints"))
+    with pytest.raises(RunError, match=f"no line and no checkpoint after step {last}"):
+        verify(run, begin=last)

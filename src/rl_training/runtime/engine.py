@@ -115,6 +115,7 @@ class Engine:
         watch: Watch,
     ) -> None:
         self.trainer, self.config, self.run, self.display = trainer, config, run, display
+        self.keep = keep_of(config)
         self.controls = Controls.of(config)
         self.steering = Steering(config, self.controls, run)
         self.progress = Progress(config.info_metrics)
@@ -423,7 +424,7 @@ class Engine:
         if self.watch.observers:
             tree["watch"] = self.watch.state_dict()
         self.last_good = checkpoints.save_checkpoint(
-            self.run.checkpoints, self.progress.steps, tree, keep_of(self.config)
+            self.run.checkpoints, self.progress.steps, tree, self.keep
         )
 
     def _is_saved(self) -> bool:

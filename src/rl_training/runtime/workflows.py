@@ -247,6 +247,10 @@ class Left(NamedTuple):
     is_over: bool
     damage: dict[str, Any] | None  # of the log, where it was accepted
 
+    @property
+    def paths(self) -> dict[str, Any]:
+        return recorded_paths(self.manifest, {} if self.newest is None else self.newest[1])
+
 
 def look(
     run: RunDirectory,
@@ -277,11 +281,14 @@ def look(
     return Left(manifest, config, threads, changed, found, finished, damage)
 
 
-def reopen(run: RunDirectory, left: Left, display: Display) -> Engine:
-    """The engine of a run as its newest checkpoint has it; at step 0, where there is none yet."""
+def reopen(run: RunDirectory, left: Left, display: Display, *, anyway: bool = False) -> Engine:
+    """The engine of a run as its newest checkpoint has it; at step 0, where there is none yet.
+
+    anyway: also where its compiled code was another, which gives other numbers
+    """
     config, found = left.config, left.newest
     watch, trainer = Watch(config), make_trainer(config)
-    keep_to_paths(trainer, recorded_paths(left.manifest, {} if found is None else found[1]), run.path)
+    keep_to_paths(trainer, left.paths, run.path, anyway=anyway)
     engine = Engine(trainer, config, run, display, watch)
     if found is None:
         display.message("no checkpoint yet: starting from step 0")
@@ -520,12 +527,25 @@ def recorded_paths(manifest: Mapping[str, Any], tree: Mapping[str, Any]) -> dict
     return {name: path for record in records if isinstance(record, dict) for name, path in record.items()}
 
 
+def other_kernels(made: Mapping[str, Any]) -> str:
+    """How the compiled code that a run used differs from this version's, which computes other numbers."""
+    if COMPILED in made.values() and made.get("kernels") != REVISION:
+        return f"revision {made.get('kernels')} of compiled code (here {REVISION})"
+    return ""
+
+
 def keep_to_paths(
-    trainer: Trainer, made: Mapping[str, Any], source: Path, changes: Sequence[str] = ()
+    trainer: Trainer,
+    made: Mapping[str, Any],
+    source: Path,
+    changes: Sequence[str] = (),
+    *,
+    anyway: bool = False,
 ) -> None:
     """Compute updates as a run did so far: by torch where its record says nothing. Refused where that cannot be.
 
     changes: settings of a fork of `source`, for the command that the refusal names
+    anyway: also in compiled code of another revision
     """
     lost = [
         update.explained
@@ -534,7 +554,7 @@ def keep_to_paths(
     ]
     if made.get(ROLLOUTS) == COMPILED != trainer.paths().get(ROLLOUTS):
         lost.append("rollouts step by step, of a network that is not of dense layers alone")
-    if COMPILED in made.values() and made.get("kernels") != REVISION:
+    if other_kernels(made) and not anyway:
         lost.append(f"revision {REVISION} of compiled code, not {made.get('kernels')}")
     if lost:
         trainer.close()

@@ -8,6 +8,7 @@ compared with what the run wrote, and a checkpoint of any step can be taken from
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from rl_training.runtime.engine import Engine, stop_signals
 from rl_training.runtime.workflows import Left, end_caller, look, reopen
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.journal import Journal
+from rl_training.state.ladder import LEAST, Keep
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
 
 PREFIX = "rl-training-"  # of scratch directories
@@ -75,6 +77,10 @@ def found(
 ) -> Left:
     """What a run left up to `step`: the nearest checkpoint, or what it began with."""
     left = look(run, display, trust=trust, accept_damaged_log=accept_damaged_log, until=step)
+    per = left.config.steps_per_iteration
+    last = math.ceil(left.config.total_timesteps / per) * per
+    if step > last:  # before the rest of a run that is not over is trained to find that out
+        raise RunError(f"step {step}: the run ends at step {last}")
     if left.newest is None and left.manifest.get("lineage"):
         kept = [str(checkpoints.step_of(path)) for path in checkpoints.listed(run.checkpoints)]
         raise RunError(
@@ -86,8 +92,10 @@ def found(
 
 
 @contextmanager
-def reopened(run: RunDirectory, left: Left, folder: Path | None = None) -> Iterator[Engine]:
-    """The engine of a run in a scratch copy, as what was found has it."""
+def reopened(
+    run: RunDirectory, left: Left, folder: Path | None = None, *, anyway: bool = False
+) -> Iterator[Engine]:
+    """The engine of a run in a scratch copy, as what was found has it. `anyway` is that of `reopen`."""
     with nullcontext(folder) if folder else TemporaryDirectory(prefix=PREFIX) as place:
         scratch = RunDirectory(Path(place))
         for path in (run.config_path, run.manifest_path):
@@ -98,7 +106,8 @@ def reopened(run: RunDirectory, left: Left, folder: Path | None = None) -> Itera
             scratch.note(ACCEPTED_DAMAGE, **left.damage)
         if left.newest is not None:
             take_along(run, scratch, left.newest[1])
-        engine = reopen(scratch, left, QuietDisplay())
+        engine = reopen(scratch, left, QuietDisplay(), anyway=anyway)
+        engine.keep = Keep(LEAST)  # the run may ask for all, and nobody reads those of a copy
         torch.set_num_threads(left.threads)
         keep_freed_memory()
         try:

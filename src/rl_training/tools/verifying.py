@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rl_training.errors import CheckpointError, RunError
 from rl_training.monitoring.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.workflows import RESUMED_ELSEWHERE, Left, given
+from rl_training.runtime.workflows import RESUMED_ELSEWHERE, Left, given, other_kernels
 from rl_training.state import chain, checkpoints
 from rl_training.state.formats import DIGEST
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
@@ -72,12 +72,21 @@ def verify(
     end = last if end is None else min(end, last)
     with given(env):
         left = found(run, begin, Silent(), trust=trust, accept_damaged_log=True)
+        if kernels := other_kernels(left.paths):
+            left = left._replace(changed=[*left.changed, kernels])
         _refuse_elsewhere(run, left, anyway)
         start = left.newest[1]["progress"]["steps"] if left.newest else 0
+        reached = {line["step"] for line in lines} | set(
+            map(checkpoints.step_of, checkpoints.listed(run.checkpoints))
+        )
+        if not any(start < step <= end for step in reached):
+            raise RunError(
+                f"{run.path}: has no line and no checkpoint after step {start} up to {end} to compare"
+            )
         why = tuple(_reasons(left))
         if damage := _damage(run, end):
             return Verdict(start, end, 0, 0, damage, why)
-        with reopened(run, left) as engine:
+        with reopened(run, left, anyway=anyway) as engine:
             return _compared(run, engine, start, end, lines, why, elsewhere=bool(left.changed))
 
 
