@@ -103,3 +103,10 @@ def test_the_command(plain, tmp_path):
     log = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
     (copy / "metrics.jsonl").write_text("".join(log[:-3]))
     assert "the logs have 9 6 lines" in cli("diff", str(plain), str(copy)).output
+
+
+def test_a_run_that_ended_and_other_cadences_are_not_told_as_other_code(plain, tmp_path):
+    ended = diff(plain, trained(tmp_path / "ended", total_timesteps=600))
+    assert ended.note.endswith("both are equal up to step 640, where one of them ends")
+    other = diff(plain, trained(tmp_path / "other", log_interval=256))
+    assert "their lines differ in log_every" in other.note and "different code" not in other.note

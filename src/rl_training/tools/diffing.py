@@ -44,6 +44,19 @@ from rl_training.tools.verifying import Silent, lines_of, verify
 MADE_WITH = ("versions", "cpu", "threads", "results", "parts", "paths", "git")
 
 
+# Of a config, what lines are about, and not what is trained.
+CADENCES = ("log_every", "eval_every", "eval_episodes", "samples_evaluations")
+
+
+class _Ended(RunError):
+    """One of two runs was at its end before they differed."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(
+            f"run again by this version both are equal up to step {step:,}, where one of them ends"
+        )
+
+
 class Found(NamedTuple):
     """What differs between two runs: at the start, and first in their course."""
 
@@ -99,11 +112,18 @@ def diff(one: str | Path, other: str | Path, *, trust: bool = False) -> Found:
     ]
     try:
         found = _in_iterations(runs, threads, max([before, *forks]), step, trust)
+    except _Ended as ended:
+        return Found(*common, *in_line, note=str(ended))
     except RunError as error:
         return Found(*common, *in_line, note=f"only the logs are compared: {error}")
     if found is not None:
         return Found(*common, *found)
-    note = "run again by this version both are equal there: they were made by different code, versions or machines"
+    cadences = [name for name in CADENCES if getattr(configs[0], name) != getattr(configs[1], name)]
+    if cadences:
+        why = f"their lines differ in {', '.join(cadences)}, and perhaps in nothing else"
+    else:
+        why = "they were made by different code, versions or machines"
+    note = f"run again by this version both are equal there: {why}"
     return Found(*common, *in_line, note=note)
 
 
@@ -196,9 +216,11 @@ def _in_iterations(
                 try:
                     go_on(engine, engine.progress.steps + 1)
                 except RunError:  # one of them ends here
-                    return None
+                    raise _Ended(min(each.progress.steps for each in engines)) from None
             for kind, what in _unlike_events(records[0].events, records[1].events):
                 return records[0].ends, kind, f"{what}, in the iteration that reaches this step"
+        if engines[0].is_over != engines[1].is_over:  # the last line of a run has an evaluation
+            raise _Ended(step)
     return None
 
 

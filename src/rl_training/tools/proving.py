@@ -1,8 +1,8 @@
 """Whether a change helps a run: forks with it against forks without it, from before the fault, over several seeds.
 
 Both arms branch off the same step and differ in the change alone; each pair has a seed of its own for all that follows.
-Their policies are then evaluated, on the same episodes, and the probability that a changed run is better is reported
-with its interval (reporting/statistics.py). Nothing is claimed beyond these seeds and steps.
+Their policies are then evaluated, on the same episodes and as their runs do it, and the probability that a changed run
+is better is reported with its interval (reporting/statistics.py). Nothing is claimed beyond these seeds and steps.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def _score(source: Path, changes: dict[str, Any], until: int, episodes: int, tru
         except NonFiniteError:
             return -np.finfo(np.float64).max
         end_caller(result.signal)
-        return evaluate_checkpoint(result.run_dir, episodes=episodes, seed=0, trust=trust)["mean_return"]
+        how: dict[str, Any] = {"episodes": episodes, "seed": 0, "sample": result.sampled}
+        return evaluate_checkpoint(result.run_dir, trust=trust, **how)["mean_return"]
 
 
 class _Silent(QuietDisplay):
