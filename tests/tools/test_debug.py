@@ -67,6 +67,8 @@ def test_an_existing_file_and_another_ending_are_refused(trained_run, tmp_path):
     (tmp_path / "there.npz").touch()
     for name in ("there.npz", "it.txt"):
         refused(cli("debug", run, "--at", "100", "--dump", str(tmp_path / name)), "must be a new file")
+    absent = str(tmp_path / "absent" / "it.npz")
+    refused(cli("debug", run, "--at", "100", "--dump", absent), "no such directory")
 
 
 def test_without_a_file_there_is_a_prompt_with_the_iteration(trained_run, monkeypatch):
@@ -95,3 +97,15 @@ def test_a_video_of_the_policy_there(trained_run, tmp_path):
     done = cli("debug", str(run), "--at", str(between(run)), "--episode", str(film))
     assert done.exit_code == 0, done.output
     assert film.stat().st_size > 1000
+
+
+def test_pairs_of_an_expert_are_a_batch_and_an_optimizer_that_did_nothing_has_no_gradient(trained_run):
+    from rl_training.tools.recording import recorded_at
+
+    run = trained_run("bc-cartpole")
+    with recorded_at(run, between(run)) as (_, record):
+        assert [set(batch["draw"]) for batch in record.batches] == [{"obs", "action"}]
+        assert set(record.gradients) == {"optimizer"}
+    with recorded_at(trained_run("sac-pendulum"), 1) as (engine, record):
+        assert engine.progress.steps < engine.config.learning_starts
+        assert record.gradients == {} and record.compiled == []

@@ -30,6 +30,7 @@ class BCTrainer(Trainer[BCConfig]):
     """
 
     transient = ("update",)
+    experience = ("draw",)
     config_class = BCConfig
     agent: ActorCriticPolicy
 
@@ -51,11 +52,14 @@ class BCTrainer(Trainer[BCConfig]):
     def seed_normalizer(self) -> None:
         """Its statistics are those of the expert's observations, not of random play."""
 
-    def iterate(self, knobs: Knobs) -> Metrics:
-        # The next pairs of the expert; an epoch has each of them once.
+    def draw(self) -> Any:
+        """The next pairs of the expert, as a batch; an epoch has each of them once."""
         rows = self.epochs.take(self.config.steps_per_iteration)
-        batch = rows_of(self.agent, at_rows(self.expert.pairs, rows))
-        metrics = Metrics(len(rows), [])
+        return rows_of(self.agent, at_rows(self.expert.pairs, rows))
+
+    def iterate(self, knobs: Knobs) -> Metrics:
+        batch = self.draw()
+        metrics = Metrics(self.config.steps_per_iteration, [])
         # Maximise E_expert[log π(a|s)], minibatch by minibatch.
         update = self.update()
         parts = update.parts(batch, 1, self.config.num_minibatches)

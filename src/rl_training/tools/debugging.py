@@ -34,6 +34,8 @@ def debug(
     """
     if dump is not None and (Path(dump).suffix != ".npz" or Path(dump).exists()):
         raise RunError(f"{dump}: must be a new file whose name ends in .npz")
+    if dump is not None and not Path(dump).parent.is_dir():
+        raise RunError(f"{dump}: no such directory: {Path(dump).parent}")
     if episode is not None:
         refuse_video(Path(episode))
 

@@ -97,12 +97,13 @@ def recording(engine: Engine) -> Iterator[Record]:
         record.__init__()  # type: ignore[misc]
         record.begins, record.ends = steps, steps + engine.config.steps_per_iteration
         record.add(KNOB, "", engine.controls.used(record.ends))
+        moments = {name: _moments(optimizer) for name, optimizer in optimizers(trainer).items()}
         with _listening(trainer, record):
             metrics = trainer.iterate(knobs)
         record.add(LOSS, "", {name: _numbers(values) for name, values in metrics.values.items()})
         seen = {event.name for event in record.events if event.kind == GRADIENT}
         for name, optimizer in optimizers(trainer).items():
-            if name not in seen:
+            if name not in seen and moments[name] != _moments(optimizer):  # else its gradient is an older one
                 record.compiled.append(name)
                 record.add(GRADIENT, name, _by_layer(optimizer))
         record.add(PARAMETER, "", {name: as_array(value) for name, value in trainer.parameters()})
@@ -203,6 +204,13 @@ def _instead(owner: object, name: str, function: Callable[..., Any]) -> Iterator
 def _by_layer(optimizer: Optimizer) -> dict[str, np.ndarray]:
     pieces = optimizer.gradient.split([size for _, size in optimizer.names])
     return {name: as_array(piece) for (name, _), piece in zip(optimizer.names, pieces, strict=True)}
+
+
+def _moments(optimizer: Optimizer) -> list[bytes]:
+    """What every update of an optimizer moves besides the parameters."""
+    shared = ("parameters", "gradient")  # by two optimizers of one network
+    parts = [part for name, part in vars(optimizer).items() if name not in shared]
+    return [as_array(part).tobytes() for part in parts if isinstance(part, torch.Tensor)]
 
 
 def _numbers(values: list[torch.Tensor | float]) -> np.ndarray:
