@@ -4,7 +4,8 @@
 
 `iteration` and `step` are where the run stood when it took the command. A line is on the disk before the run acts on
 it, so a run that is killed at any instant reads here, when it is resumed, what it did or was about to do. A last line
-that a kill cut off was never acted on. Lines carry the hash chain of metrics.jsonl; a checkpoint holds the newest hash.
+that a kill cut off was never acted on. Lines carry the hash chain of metrics.jsonl; a checkpoint holds the hash of the
+last line that was taken before its step.
 """
 
 from __future__ import annotations
