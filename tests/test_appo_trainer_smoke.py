@@ -198,6 +198,24 @@ def test_the_adapted_coefficient_is_what_the_loss_has(monkeypatch):
     assert expected != 0.5
 
 
+def test_the_scale_is_state_whether_the_config_adapts_it_or_not():
+    """The knob may come with a fork or while a run goes on: every state loads with and without it, older ones too."""
+    plain = APPOTrainer(APPOConfig(**SMALL, kl_coef=0.5))
+    adaptive = APPOTrainer(APPOConfig(**SMALL, kl_coef=0.5, kl_coef_target=1e-3))
+    plain.kl_scale = 0.25  # as after kl_coef_target was set
+    adaptive.load_state_dict(plain.state_dict())
+    assert adaptive.kl_scale == 0.25
+    adaptive.kl_scale = 3.0
+    plain.load_state_dict(adaptive.state_dict())
+    assert plain.kl_scale == 3.0
+    for trainer in (plain, adaptive):
+        older = trainer.state_dict()
+        del older["kl_scale"]
+        trainer.load_state_dict(older)
+        assert trainer.kl_scale == 1.0
+        trainer.close()
+
+
 def numbered_buffer(capacity, uses):
     """A buffer of batches of 2 steps in 3 lanes whose rewards are their number."""
     columns = dict(obs=np.zeros((3, 3, 2), np.float32), action=np.zeros((2, 3), np.int64))

@@ -166,6 +166,13 @@ def test_only_a_verb_that_trains_asks_about_trackers(trained_run):
         fork(run, ["wandb=false"], run_dir="fork")
 
 
+def test_matches_import_no_environment_that_a_run_names(trained_run):
+    run = forge(shutil.copytree(trained_run("ppo-cartpole"), Path("run")), env_id=MODULE)
+    refused(
+        cli("evaluate", run, "--against", "random"), f"this run's env_id '{MODULE}' imports", "add --trust"
+    )
+
+
 @pytest.mark.parametrize(
     "store", [None, "", "sqlite:///mlflow.db", "file:///tmp/runs", "./runs", "/tmp/runs"]
 )

@@ -148,7 +148,8 @@ def test_everything_that_training_changes_is_restored(name):
     before = {"agent": trainer.agent.state_dict(), "trainer": trainer.state_dict()}
     future = [iterate(1), iterate(2)]
     changed = dict(flat({"agent": trainer.agent.state_dict(), "trainer": trainer.state_dict()}))
-    assert sum(changed[path] != leaf for path, leaf in flat(before) if path in changed) > 10
+    # Else there would be little to restore. BC on CartPole changes the fewest: 10 leaves.
+    assert sum(changed[path] != leaf for path, leaf in flat(before) if path in changed) >= 10
     trainer.agent.load_state_dict(before["agent"])
     trainer.load_state_dict(before["trainer"])
     assert flat({"agent": trainer.agent.state_dict(), "trainer": trainer.state_dict()}) == flat(before)

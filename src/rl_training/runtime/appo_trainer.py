@@ -37,9 +37,7 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
     config_class = APPOConfig
     revision = 3  # target_kl is tested before a step
     transient = ("target_parameters", "surrogate")
-    # No state where they are off.
-    buffer: CircularBuffer | None = None
-    kl_scale: float = 1.0  # of kl_coef, which it adapts
+    buffer: CircularBuffer | None = None  # no state where it is off
 
     def __init__(self, config: APPOConfig) -> None:
         super().__init__(config)
@@ -56,8 +54,9 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
             self.buffer = CircularBuffer(
                 config.buffer_batches, config.batch_uses, self.columns, carry, self.action_space
             )
-        if config.adapts_kl_coef:
-            self.kl_scale = 1.0
+        self.kl_scale = (
+            1.0  # of kl_coef; it adapts where kl_coef_target is set, which may be while the run goes on
+        )
 
     def keep_segments_in(self, store: SegmentStore) -> None:
         if self.buffer is not None:
@@ -115,6 +114,9 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         self.iterations += 1
         if self.iterations % config.target_update_interval == 0:
             polyak(self.target_parameters, self.optimizer.parameters, now.tau)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict({"kl_scale": 1.0} | state)  # older runs without kl_coef_target have none
 
     def check_state(self) -> None:
         super().check_state()

@@ -21,6 +21,7 @@ from rl_training.search.connect_four import Solver, from_planes
 from rl_training.search.minimax import minimax_values
 from rl_training.settings.config import Config
 from rl_training.state.seeding import fold, seed_everything
+from rl_training.trust import refuse_untrusted
 from rl_training.types import Space
 
 # Positions of several games, states [N, S] and what their movers see [N, ...] → the columns or squares they take, [N].
@@ -32,10 +33,10 @@ class Game:
     """A compiled game of two with action masks: who moves sees it from its own side, and rewards are the mover's."""
 
     def __init__(self, config: Config, observation: Space, action: Space) -> None:
-        with closing(make_env(config.env_id, {}, config.max_episode_steps)) as env:
-            found = compiled_dynamics(env, {})
         if not getattr(config, "two_players", False):
             raise ConfigError(f"{config.env_id}: matches need a game of two, trained with two_players: true")
+        with closing(make_env(config.env_id, {}, config.max_episode_steps)) as env:
+            found = compiled_dynamics(env, {})
         if isinstance(found, str) or not found.masked:
             raise ConfigError(f"{config.env_id}: matches need a compiled game with action masks")
         self.dynamics: Dynamics = found
@@ -159,6 +160,7 @@ def match_checkpoints(
     settings: of the searches of both policies, as in `evaluate_checkpoint`
     """
     config, agent, saved = load_agent(path, checkpoint, trust=trust)
+    refuse_untrusted(config, trust, doing="playing")
     spaces = made_for(saved)
     game, seed = Game(config, *spaces), config.seed if seed is None else seed
     if settings:
