@@ -37,7 +37,8 @@ PACKAGE = Path(__file__).parent
 SETTINGS: Any = numba.config
 PLAIN = {"OPT": 1, "LOOP_VECTORIZE": 0, "SLP_VECTORIZE": 0}  # numba's settings, read at every compilation
 VARIABLE = "NUMBA_CACHE_DIR"
-COMPILED_ROOMS = ("kernels", "dynamics")
+# Where compiled functions are, and, in algorithms, numbers that are compiled into them.
+COMPILED_ROOMS = ("algorithms", "dynamics", "kernels")
 CHOSEN = "RL_TRAINING_NUMBA_CACHE"  # tells processes to come that the folder was our choice, and who must not write
 OTHERS, GROUP_AND_OTHERS = stat.S_IWOTH, stat.S_IWGRP | stat.S_IWOTH
 
@@ -106,7 +107,7 @@ def _stamped(function: Any) -> Any:
 def sources() -> str:
     """A digest of all files of the package that hold compiled functions, or what is put into them."""
     digest = hashlib.blake2b(digest_size=16)
-    for file in sorted(PACKAGE.glob("*/*.py")):
+    for file in sorted([*PACKAGE.glob("*/*.py"), *PACKAGE.glob(Path(__file__).name)]):
         text = file.read_bytes()
         if file.parent.name in COMPILED_ROOMS or b"njit" in text:
             digest.update(hashlib.blake2b(text).digest())

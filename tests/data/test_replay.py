@@ -513,3 +513,28 @@ def test_steps_that_come_together_are_stored_as_they_are_one_by_one(
         if one.priorities is not None and other.priorities is not None:
             assert np.array_equal(one.priorities.nodes, other.priorities.nodes)
     assert one.head > one.capacity
+
+
+@pytest.mark.parametrize("halves", ["obs", "action"])
+def test_halves_are_stored_though_numba_knows_none(halves):
+    """One by one and many at once, with an episode's end among them."""
+    obs = np.arange(30).reshape(5, 2, 3).astype(np.float16 if halves == "obs" else np.float32)
+    action = np.arange(8).reshape(4, 2, 1).astype(np.float16 if halves == "action" else np.float32)
+    reward = np.arange(8, dtype=np.float32).reshape(4, 2)
+    truncated = np.zeros((4, 2), np.bool_)
+    truncated[1, 0] = True
+    columns = (action, reward, np.zeros_like(truncated), truncated, obs[1:], obs[1:])
+    one, many = (Replay(64, obs[0]) for _ in range(2))
+    for step in zip(*columns, strict=True):
+        one.add(*step)
+    many.extend(*columns)
+    assert len(one) == len(many) == 8
+    for replay in (one, many):
+        drawn = replay._gather(np.arange(8), 0.9)
+        kept = sorted(
+            zip(drawn["reward"].tolist(), drawn["obs"].tolist(), drawn["action"].tolist(), strict=True)
+        )
+        assert kept == [
+            (float(n), obs[n // 2, n % 2].tolist(), action[n // 2, n % 2].tolist()) for n in range(8)
+        ]
+        assert str(drawn[halves].dtype) == "torch.float16"

@@ -283,18 +283,27 @@ def test_a_cache_without_room_is_no_reason_to_stop(monkeypatch):
 
 def test_the_digest_of_sources_is_that_of_all_compiled_ones(tmp_path, monkeypatch):
     """A compiled function has others inlined, so an edit of any of their files counts, and no other edit."""
-    for name in ("kernels/layers.py", "data/tree.py", "data/plain.py"):
+    for name in (
+        "kernels/layers.py",
+        "algorithms/masking.py",
+        "data/tree.py",
+        "data/plain.py",
+        "compiling.py",
+        "cli.py",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("@njit()\n" if name == "data/tree.py" else "")
+        (tmp_path / name).write_text("@njit()\n" if name in ("data/tree.py", "compiling.py") else "")
     monkeypatch.setattr(compiling, "PACKAGE", tmp_path)
     digest = compiling.sources.__wrapped__
     before = digest()
-    (tmp_path / "data/plain.py").write_text("x = 1\n")
+    for name in ("data/plain.py", "cli.py"):
+        (tmp_path / name).write_text("x = 1\n")
     assert digest() == before
-    (tmp_path / "kernels/layers.py").write_text("COLUMNS = 9\n")
-    after = digest()
-    (tmp_path / "data/tree.py").write_text("@njit(inline='always')\n")
-    assert len({before, after, digest()}) == 3
+    seen = {before}
+    for name in ("kernels/layers.py", "algorithms/masking.py", "data/tree.py", "compiling.py"):
+        (tmp_path / name).write_text("@njit(inline='always')\n" if name == "data/tree.py" else "x = 1\n")
+        seen.add(digest())
+    assert len(seen) == 5
 
 
 def compiles(function):

@@ -54,7 +54,11 @@ def test_sampled_actions_have_a_temperature(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("ppo", ["num_simulations=3"], "num_simulations"),
+        ("ppo", ["num_simulations=3"], "ppo acts without a search, so it has no num_simulations"),
+        ("bc", ["num_simulations=5"], "bc acts without a search, so it has no num_simulations"),
+        ("muzero", ["algo=gumbel_muzero"], "algo is none of a search's settings"),
+        ("muzero", ["num_simulations=5", "env_id=Acrobot-v1"], "env_id is none of a search's settings"),
+        ("scalezero", {"env_ids": ["Acrobot-v1"]}, "env_ids is none of a search's settings"),
         ("ppo", ["learning_rate=0.1"], "ppo acts without a search, so it has no learning_rate"),
         ("muzero", ["num_simulations=0"], "num_simulations"),
         ("muzero", ["num_simulation=9"], "did you mean num_simulations"),
@@ -62,6 +66,6 @@ def test_sampled_actions_have_a_temperature(monkeypatch: pytest.MonkeyPatch) -> 
         ("muzero", ["temperature=1"], "temperature has no effect on greedy actions; add --sample"),
     ],
 )
-def test_what_no_search_has_is_refused(name: str, settings: list[str], says: str) -> None:
+def test_what_no_search_has_is_refused(name: str, settings: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         evaluate_checkpoint(KEPT / name, episodes=1, settings=settings)

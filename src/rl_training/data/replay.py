@@ -103,7 +103,8 @@ class Replay(Stateful, Generic[BatchT]):
         """
         if self.action is None:
             self.action = np.empty((self.capacity, *action.shape[1:]), _narrow(action.dtype))
-        if self.stack == 1 and isinstance(next_obs, np.ndarray) and next_obs.dtype.kind == "f":
+        floats = isinstance(next_obs, np.ndarray) and next_obs.dtype.kind == "f"
+        if self.stack == 1 and floats and not _holds_halves(next_obs, action):
             self._put_steps(action, reward[None], terminated[None], truncated[None], next_obs, obs)
             return
         here = self.open % self.capacity
@@ -129,7 +130,8 @@ class Replay(Stateful, Generic[BatchT]):
     ) -> None:
         """T steps of every lane [T, B, ...]: what `add` does with them one by one."""
         steps = len(reward)
-        if self.stack > 1 or 2 * reward.size > self.capacity:  # some would be overwritten by others of them
+        overlap = 2 * reward.size > self.capacity  # some would be overwritten by others of them
+        if self.stack > 1 or overlap or _holds_halves(next_obs, action):
             for t in range(steps):
                 self.add(action[t], reward[t], terminated[t], truncated[t], next_obs[t], obs[t])
             return
@@ -414,6 +416,11 @@ NO_PRIORITIES = np.empty(0), np.empty(0, np.float32)
 
 def _segment(number: int) -> str:
     return f"replay-{number:012d}.safetensors"
+
+
+def _holds_halves(*columns: Any) -> bool:
+    """Whether one of them is float16, which numba does not compile for."""
+    return any(column.dtype.char == "e" for column in columns)
 
 
 def _narrow(dtype: np.dtype) -> np.dtype:

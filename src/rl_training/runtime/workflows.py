@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -29,7 +29,7 @@ from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
 from rl_training.policies.search import QUIET
 from rl_training.registry import home_of, policy_path, require_algorithm, trainer_class
-from rl_training.runtime.controls import idle_knobs
+from rl_training.runtime.controls import SCHEDULE, WARMUP, idle_knobs
 from rl_training.runtime.disk import disk_line, keep_of
 from rl_training.runtime.engine import Engine, Result, is_over
 from rl_training.runtime.evaluation import evaluate, record
@@ -37,7 +37,8 @@ from rl_training.runtime.observers import Observer, Watch
 from rl_training.runtime.trainer import ROLLOUTS, Trainer, as_seen, default_threads
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
-from rl_training.settings.loading import dump_config, load_config, load_run_config
+from rl_training.settings.keys import fields_of
+from rl_training.settings.loading import dump_config, given_keys, load_config, load_run_config
 from rl_training.settings.picture_defaults import difference, with_picture_defaults
 from rl_training.settings.yaml import to_yaml
 from rl_training.state import chain, checkpoints, files
@@ -49,6 +50,7 @@ from rl_training.trees import Arrays, tree_leaves, tree_map
 from rl_training.trust import foreign, refuse_untrusted
 
 Which = Literal["last", "best"]
+IDENTITY = ("algo", "env_id", "env_ids")  # keys that make another run of a config
 CONVOLUTIONS, ENCODERS = "convolutions", "encoders"  # among the revisions of a manifest
 RESUMED_ELSEWHERE = (
     "resumed_elsewhere"  # in the manifest: resumed with other versions, results or on another CPU
@@ -340,15 +342,27 @@ def evaluate_checkpoint(
 def search_with(
     config: Config, agent: Any, settings: Sequence[str] | Mapping[str, object], sample: bool
 ) -> None:
-    """Give an agent that searches other settings, within the ranges of their knobs."""
+    """Give an agent that searches other settings, within what its config allows."""
     known: dict[str, Any] = getattr(agent, "settings", {})
-    plain = load_config(dict(algo=config.algo, env_id=config.env_id))
+    keys = given_keys(settings)
+    if not known:
+        raise ConfigError(f"--set: {config.algo_name} acts without a search, so it has no {', '.join(keys)}")
+
+    def refuse_unknown(names: Iterable[str]) -> None:
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"--set: {name} is none of a search's settings: {', '.join(known)}")
+
+    refuse_unknown(key for key in keys if key in IDENTITY)  # before they make another config of it
+    # A schedule with a start of its own would have the knob refused, and evaluations have no steps.
+    ended = (SCHEDULE, WARMUP)
+    plain = {
+        name: value for name, value in config.model_dump(mode="json").items() if not name.endswith(ended)
+    }
     changed = load_config(plain, settings)
-    for name in sorted(changed.model_fields_set - plain.model_fields_set):
-        if not known:
-            raise ConfigError(f"--set: {config.algo_name} acts without a search, so it has no {name}")
-        if name not in known:
-            raise ConfigError(f"--set: {name} is none of a search's settings: {', '.join(known)}")
+    names = sorted(fields_of(type(config), dict.fromkeys(keys)))
+    refuse_unknown(names)
+    for name in names:
         if name in QUIET and not sample:
             raise ConfigError(f"--set: {name} has no effect on greedy actions; add --sample (sample=True)")
         known[name] = getattr(changed, name)

@@ -286,6 +286,11 @@ def _read_overrides(overrides: Sequence[str] | Mapping[str, object]) -> Layer:
     return layer
 
 
+def given_keys(overrides: Sequence[str] | Mapping[str, object]) -> list[str]:
+    """The keys of overrides as they were written."""
+    return list(_read_overrides(overrides).values)
+
+
 def _written(config: Config) -> dict[str, Any]:
     """A config as the mapping one would write: all of it but schedules and warm-ups that are not there."""
     values = config.model_dump()
