@@ -146,6 +146,32 @@ def test_who_cannot_play_is_refused(env_id: str, against: str, says: str) -> Non
         named_player(against, game_of(env_id), 1)
 
 
+def test_the_solver_is_not_asked_about_boards_that_take_hours(run: Path) -> None:
+    with pytest.raises(ConfigError, match="against solver: needs --random-moves 8"):
+        match_checkpoints(run, "solver", games=2, random_moves=7)
+
+
+def test_a_player_with_a_name_comes_before_a_directory_of_that_name(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("random", "minimax:1"):
+        Path(name).mkdir()
+        assert sum(match_checkpoints(run, name, games=2).values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--random-moves", 4], "--random-moves needs --against"),
+        (["--against", "random", "--task", CONNECT], "--task cannot be used with --against"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(run: Path, options: list[Any], says: str) -> None:
+    told = cli("evaluate", run, *options)
+    assert told.exit_code == 2 and says in told.stderr and told.stderr.count("\n") == 1
+
+
 def test_games_that_are_none_of_two_are_refused() -> None:
     config = load_config(TINY | dict(two_players=False), env_id=CONNECT)
     lanes = make_compiled(config, 1, 1, "train").lanes

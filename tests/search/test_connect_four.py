@@ -11,7 +11,7 @@ import pytest
 
 import rl_training.envs  # noqa: F401  # registers the games
 from rl_training.dynamics.registry import KNOWN
-from rl_training.search.connect_four import Board, Solver, drop, from_planes, position
+from rl_training.search.connect_four import Board, Solver, drop, from_planes, key_of, position
 from rl_training.search.minimax import minimax_values
 
 Stones = frozenset[tuple[int, int]]
@@ -171,3 +171,19 @@ def test_minimax_equals_the_solver_within_its_depth() -> None:
             seen.add(int(np.sign(values[column])))
         full = [column for column in range(7) if columns.count(column) == 6]
         assert all(values[column] == -np.inf for column in full)
+
+
+def test_every_position_has_a_key_of_its_own_and_none_is_that_of_an_empty_entry() -> None:
+    board = Board(3, 3)
+    floor = sum(1 << column * (board.rows + 1) for column in range(board.columns))
+    seen, new = set(), {(0, 0)}
+    while new:
+        seen |= new
+        new = {
+            after
+            for here in new
+            for column in range(board.columns)
+            if (after := drop(*here, column, board)) is not None
+        }
+    keys = {int(key_of.py_func(mine, taken, floor)) for mine, taken in seen}
+    assert len(keys) == len(seen) and 0 not in keys

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rl_training.commands.options import Json, PolicyOptions, print_json, with_policy_options
+from rl_training.errors import UserError
 from rl_training.terminal import printable_line
 
 
@@ -34,7 +35,11 @@ def evaluate(
     json_: Json = False,
 ) -> None:
     """Evaluate a trained policy and print its returns."""
+    if against is None and random_moves:
+        raise UserError("--random-moves needs --against")
     if against is not None:
+        if policy.task is not None:
+            raise UserError("--task cannot be used with --against: a game of two is one task")
         play_against(policy, against, episodes or 100, settings or (), random_moves, json_)
         return
     from rl_training.registry import policy_path

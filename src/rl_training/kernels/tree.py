@@ -255,7 +255,7 @@ def _improve(here, row, seen, c_visit, c_scale, by_node, out):  # type: ignore[n
             weighted += prior * edge.q
             most = max(most, edge.visits)
             low, high = min(low, edge.q), max(high, edge.q)
-        elif edge.prior > 0:
+        elif edge.prior > 0:  # also one that is forbidden at the root, as in mctx
             missing = True
     total = here.visits - 1
     mixed = here.raw_value

@@ -27,6 +27,7 @@ from rl_training.types import Space
 # Positions of several games, states [N, S] and what their movers see [N, ...] → the columns or squares they take, [N].
 Player = Callable[[np.ndarray, Any], np.ndarray]
 OUTCOMES = ("won", "drawn", "lost")
+SOLVED_FROM = 8  # stones: from fewer the solver may take hours
 
 
 class Game:
@@ -68,6 +69,11 @@ def policy_player(agent: Any, sample: bool) -> Player:
         return agent.act(obs, (), explore=sample)[0]["action"]
 
     return choose
+
+
+def is_named(against: str) -> bool:
+    """Whether this is a player with a name, whatever directories there are."""
+    return against in ("random", "solver") or against.startswith("minimax:")
 
 
 def named_player(name: str, game: Game, seed: int) -> Player:
@@ -165,7 +171,7 @@ def match_checkpoints(
     game, seed = Game(config, *spaces), config.seed if seed is None else seed
     if settings:
         search_with(config, agent, settings, sample)
-    if against.startswith("zoo:") or policy_path(against).exists():
+    if not is_named(against) and (against.startswith("zoo:") or policy_path(against).exists()):
         config, other, saved = load_agent(against, checkpoint, trust=trust)
         if not all(same_layout(*pair) for pair in zip(spaces, made_for(saved), strict=True)):
             raise ConfigError(f"{against}: plays another game, {config.env_id}")
@@ -174,5 +180,10 @@ def match_checkpoints(
         opponent = policy_player(other, sample)
     else:
         opponent = named_player(against, game, fold(seed, "opponent"))
+        if against == "solver" and random_moves < SOLVED_FROM:
+            raise ConfigError(
+                f"against solver: needs --random-moves {SOLVED_FROM} (random_moves) or more;"
+                " emptier boards take too long to solve"
+            )
     player = policy_player(agent, sample)
     return play_matches(game, player, opponent, games=games, seed=seed, random_moves=random_moves)

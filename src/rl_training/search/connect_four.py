@@ -138,6 +138,12 @@ def _floor(shape):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def key_of(mine, taken, floor):  # type: ignore[no-untyped-def]
+    """A number of its own for each position, none of them 0: the table is full of zeros where it holds nothing."""
+    return mine + taken + floor
+
+
+@njit(nogil=True)
 def solve(mine, taken, shape, keys, bounds):  # type: ignore[no-untyped-def]
     """The exact score, by asking again and again whether it is above a number."""
     squares, moves = shape[0] * shape[1], _count(taken)
@@ -182,9 +188,10 @@ def _search(mine, taken, moves, alpha, beta, shape, floor, inside, keys, bounds)
         alpha = lowest
         if alpha >= beta:
             return alpha
-    place = (mine + taken) % np.uint64(len(keys))
+    key = key_of(mine, taken, floor)
+    place = key % np.uint64(len(keys))
     highest = (squares - 1 - moves) // 2
-    if keys[place] == mine + taken:
+    if keys[place] == key:
         highest = min(highest, np.int64(bounds[place]))
     if beta > highest:
         beta = highest
@@ -213,5 +220,5 @@ def _search(mine, taken, moves, alpha, beta, shape, floor, inside, keys, bounds)
         if found >= beta:
             return found
         alpha = max(alpha, found)
-    keys[place], bounds[place] = mine + taken, alpha  # at most this
+    keys[place], bounds[place] = key, alpha  # at most this
     return alpha
