@@ -219,6 +219,7 @@ def test_other_demonstrations_are_not_resumed_with(tmp_path: Path, monkeypatch: 
         (dict(demonstrations="gail/pendulum_expert.npz"), "made in Pendulum-v1, not in CartPole-v1"),
         (dict(expert_episodes=11), "holds 10 episodes, not 11"),
         (dict(gamma=1.0), "gamma must stay below 1"),
+        (dict(bc_epochs=1, squash_actions=True), "bc_epochs must be 0 with squash_actions"),
         (dict(gamma_schedule=linear(0.9, 1.0)), "gamma must stay below 1"),
     ],
 )

@@ -87,6 +87,22 @@ def test_an_action_is_repeated_until_the_episode_ends_and_rewards_are_added_up()
     assert (obs[0], reward, terminated) == (6.0, 5.0 + 6.0, True)
 
 
+def test_the_previous_action_is_what_was_taken_though_the_environment_writes_into_it():
+    class Clearing(gym.ActionWrapper):
+        def action(self, action):
+            action[:] = 0.0
+            return 0
+
+    inner = Clearing(Shown(spaces.Box(0.0, 9.0, (1,), np.float32), np.ones(1, np.float32)))
+    inner.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    env = ours.PreviousActionAndReward(inner)
+    env.reset(seed=0)
+    obs = env.step(np.array([0.5, -0.25], np.float32))[0]
+    assert obs["previous_action"].tolist() == [0.5, -0.25] and obs["previous_reward"].tolist() == [2.0]
+    with pytest.raises(ValueError, match="already has previous_action, previous_reward"):
+        ours.PreviousActionAndReward(env)
+
+
 def test_the_layers_stand_in_their_order():
     env = made(wrappers=["wrapping:Scaled"], action_repeat=2, frame_stack=3, time_limit=7)
     names = []

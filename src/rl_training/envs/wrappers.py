@@ -140,6 +140,8 @@ class PreviousActionAndReward(gym.Wrapper[Any, Any, Any, Any]):
         more = {
             name: spaces.Box(-np.inf, np.inf, part.shape, np.float32) for name, part in self.nothing.items()
         }
+        if taken := sorted(parts.keys() & more.keys()):
+            raise ValueError(f"PreviousActionAndReward: the observation already has {', '.join(taken)}")
         self.observation_space = spaces.Dict(parts | more)
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -147,8 +149,8 @@ class PreviousActionAndReward(gym.Wrapper[Any, Any, Any, Any]):
         return (self._with(result[0], self.nothing), *result[1:])  # a wrong count is told later
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        flat = spaces.flatten(self.env.action_space, action)  # before the environment may write into it
         result = self.env.step(action)
-        flat = spaces.flatten(self.env.action_space, action)
         before = {
             "previous_action": np.asarray(flat, np.float32),
             "previous_reward": np.array([result[1]], np.float32),

@@ -73,12 +73,16 @@ class Memory(nn.Module):
 
     def _run(self, inputs: Tensor, state: Carry) -> tuple[Tensor, Carry]:
         """[L, S, F] → [L, S, H]; torch wants states [layers, S, H], and a GRU's without a tuple."""
-        deep = tuple(part.unflatten(1, (self.cell.num_layers, -1)).transpose(0, 1) for part in state)
-        deep = tuple(part.contiguous() for part in deep)
+        layers = self.cell.num_layers
+        if layers == 1:  # views alone: a step of few lanes takes less time than the copies below
+            deep = tuple(part.unsqueeze(0) for part in state)
+        else:
+            deep = tuple(part.unflatten(1, (layers, -1)).transpose(0, 1).contiguous() for part in state)
         output, after = self.cell(inputs, deep if len(deep) > 1 else deep[0])
-        return output, tuple(
-            part.transpose(0, 1).flatten(1) for part in (after if len(deep) > 1 else (after,))
-        )
+        after = after if len(deep) > 1 else (after,)
+        if layers == 1:
+            return output, tuple(part.squeeze(0) for part in after)
+        return output, tuple(part.transpose(0, 1).flatten(1) for part in after)
 
 
 class RecurrentActorCritic(nn.Module):

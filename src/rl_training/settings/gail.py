@@ -70,6 +70,10 @@ class GAILConfig(OnPolicyConfig, Minibatches, Surrogate, AdamSettings):
     def _own_layers_are_as_they_are(self) -> GAILConfig:
         if self.reward_scale_rollouts is not None and not self.normalize_rewards:
             raise refused("reward_scale_rollouts", "needs normalize_rewards: true")
+        if self.bc_epochs > 0 and self.squash_actions:
+            raise refused(
+                "bc_epochs", "must be 0 with squash_actions: an expert's action at its bound has no u"
+            )
         if self.spectral_norm and self.discriminator_network is not None:
             raise refused(
                 "spectral_norm", "must be false for a discriminator_network, which is used unchanged"
