@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -285,13 +287,47 @@ def test_a_peer_is_run_with_every_seed_and_goes_on_after_a_failure(
         "episodes": 1,
         "deterministic": True,
     }
+    assert run("--stale", "ppo/small") == 0 and capsys.readouterr().out == ""
     rows.write_text(rows.read_text().replace("fails: true", "fails: false"))  # other settings, other runs
+    assert run("--stale", "ppo/small") == 0
+    assert capsys.readouterr().out == "ppo/small: changed since: peer: fails\n"
     assert run("ppo/small", "-q", "--peer") == 0 and Path("calls").read_text() == "1112121112"
+    Path("benchmarks/peers/fake.txt").write_text("fake==1.6\n")  # other packages, other runs
+    Path("fake_peer.py").write_text(SCRIPT.replace('fake="1.5"', 'torch="2"'))
+    capsys.readouterr()
+    assert run("ppo/small", "-q", "--peer") == 2 and Path("calls").read_text() == "111212111211"
+    told = "error: ppo/small: fake, seed 11: fake_peer printed no result (ValueError: no version of fake)\n"
+    assert capsys.readouterr().err == told
     Path("fake_peer.py").write_text("print('nothing')")
     rows.write_text(rows.read_text().replace("algorithm: PPO", "algorithm: A2C"))
     capsys.readouterr()
     assert run("ppo/small", "-q", "--peer") == 2
     assert "seed 11: fake_peer printed no result" in capsys.readouterr().err
+
+
+def test_a_peer_ends_with_the_process_that_began_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (
+        "import os, time; open('new', 'w').write(str(os.getpid())); os.rename('new', 'pid'); time.sleep(60)"
+    )
+    parent = os.fork()
+    if parent == 0:
+        try:
+            peers._called([sys.executable, "-c", text], "a peer")
+        finally:
+            os._exit(1)
+    wait_until(Path("pid").exists)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    stat = Path("/proc", Path("pid").read_text(), "stat")
+    wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_row_without_a_peer_says_so(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,14 +136,15 @@ def print_rows(rows: "list[Row]", results: Path) -> None:
 
 
 def print_stale(rows: "list[Row]", results: Path) -> None:
-    from rl_training.tools.reproducing import read_result, stale, undamaged
+    from rl_training.tools import peers, reproducing
 
     for row in rows:
-        path = results / f"{row.name}.json"
-        result = read_result(path)
-        if result is None:
-            continue
-        with undamaged(path):
-            reasons = stale(row, result)
+        reasons = []
+        for folder, stale in ((results, reproducing.stale), (results / "peers", peers.stale)):
+            path = folder / f"{row.name}.json"
+            result = reproducing.read_result(path)
+            if result is not None:
+                with reproducing.undamaged(path):
+                    reasons += stale(row, result)
         if reasons:
             print(printable_line(f"{row.name}: changed since: {'; '.join(reasons)}"))
