@@ -103,8 +103,8 @@ class Replay(Stateful, Generic[BatchT]):
         """
         if self.action is None:
             self.action = np.empty((self.capacity, *action.shape[1:]), _narrow(action.dtype))
-        floats = isinstance(next_obs, np.ndarray) and next_obs.dtype.kind == "f"
-        if self.stack == 1 and floats and not _holds_halves(next_obs, action):
+        plain = self.stack == 1 and not _holds_halves(action)
+        if plain and isinstance(next_obs, np.ndarray) and next_obs.dtype.char in "fd":
             self._put_steps(action, reward[None], terminated[None], truncated[None], next_obs, obs)
             return
         here = self.open % self.capacity
