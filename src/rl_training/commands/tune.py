@@ -52,7 +52,7 @@ def tune(
         int,
         typer.Option(
             min=0,
-            help="Successive halving: one trial in so many goes on from each rung, 3 is usual; 0: none.",
+            help="Reduction factor η of successive halving: each rung keeps the best 1/η of the trials. Usually 3; 0 turns it off.",
         ),
     ] = 0,
     trust: Trust = False,

@@ -50,7 +50,7 @@ class Settings(NamedTuple):
         5  # trials with values drawn at random, and runs that are never cut short, before it learns
     )
     pruning: bool = True
-    halving: int = 0  # of successive halving: which part of the trials goes on from each rung; 0: no rungs
+    halving: int = 0  # reduction factor η: each rung keeps the best 1/η of the trials; 0 turns halving off
 
     def rungs(self, total: int) -> list[int]:
         """The steps at which trials are compared: total / ηᵏ, down to one where all η-fold halvings have begun."""
@@ -78,7 +78,7 @@ def begin_study(
     require_extra("tune", "tune")
     if settings.halving == 1 or settings.halving < 0:
         raise ConfigError(
-            f"halving {settings.halving}: must be 0, or 2 and more: one trial in so many goes on"
+            f"halving {settings.halving}: must be 0 (off) or at least 2: each rung keeps the best 1/halving"
         )
     config = with_lanes(with_picture_defaults(config, sees_pictures))
     if settings.halving:  # trials are compared at rungs, by their evaluations there
@@ -200,7 +200,7 @@ class Study:
         """Successive halving (Jamieson and Talwalkar 2016, arXiv:1502.07943); the signal that stopped it, if one did.
 
         All trials are trained to the first rung, the best 1/η of them from there to the next, and so on to the end. A
-        run waits at its rung as a checkpoint and goes on from it exactly, so nothing is trained twice.
+        trial stops at its rung with a checkpoint; if promoted, it resumes there, so no step is trained twice.
         """
         running = self.optuna.trial.TrialState.RUNNING
         while len(self.study.trials) < self.settings.trials:
