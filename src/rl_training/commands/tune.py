@@ -52,7 +52,7 @@ def tune(
         int,
         typer.Option(
             min=0,
-            help="Reduction factor η of successive halving: each rung keeps the best 1/η of the trials. Usually 3; 0 turns it off.",
+            help="Reduction factor η of successive halving: each rung keeps the best 1/η of the trials; 0: off.",
         ),
     ] = 0,
     trust: Trust = False,
