@@ -324,7 +324,7 @@ def test_a_winner_that_was_reported_and_not_told_is_told_by_the_next_process(fol
 
 def test_halving_that_drops_no_trial_and_damaged_settings_are_refused(folder):
     base = load_config(folder / "config.yaml")
-    with pytest.raises(ConfigError, match="halving 1: must be 0, or 2 and more"):
+    with pytest.raises(ConfigError, match=r"halving 1: must be 0 \(off\) or at least 2"):
         study.tune(base, "space.yaml", trials=3, halving=1, run_dir="search")
     assert not Path("search").exists()
     study.begin_study(base, "space.yaml", study.Settings(3), "search")

@@ -78,6 +78,13 @@ class QuietDisplay:
         pass
 
 
+class SilentDisplay(QuietDisplay):
+    """Shows nothing: what a run would warn of is said elsewhere."""
+
+    def warning(self, text: str) -> None:
+        pass
+
+
 class PlainDisplay(QuietDisplay):
     """One line per update, at most `lines` of them a run, for log files and pipes."""
 

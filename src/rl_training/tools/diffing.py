@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rl_training.errors import RunError
+from rl_training.monitoring.display import SilentDisplay
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.workflows import revisions
@@ -38,7 +39,7 @@ from rl_training.tools.recording import (
     recording,
 )
 from rl_training.tools.travelling import go_on, restored
-from rl_training.tools.verifying import Silent, lines_of, verify
+from rl_training.tools.verifying import lines_of, verify
 
 # Of the machine and the code, what a manifest says besides the config.
 MADE_WITH = ("versions", "cpu", "threads", "results", "parts", "paths", "git")
@@ -204,7 +205,7 @@ def _in_iterations(
     with ExitStack() as stack:
         engines, records = list[Engine](), list[Record]()
         for run, count in zip(runs, threads, strict=True):
-            options: dict[str, Any] = {"trust": trust, "display": Silent(), "accept_damaged_log": True}
+            options: dict[str, Any] = {"trust": trust, "display": SilentDisplay(), "accept_damaged_log": True}
             engine = stack.enter_context(restored(run.path, before, **options))
             torch.set_num_threads(count)
             go_on(engine, before)

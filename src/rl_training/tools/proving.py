@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rl_training.errors import NonFiniteError
-from rl_training.monitoring.display import Display, QuietDisplay
+from rl_training.monitoring.display import Display, QuietDisplay, SilentDisplay
 from rl_training.reporting.statistics import Interval, improvement_interval
 from rl_training.runtime.workflows import end_caller, evaluate_checkpoint, train_until_stopped
 from rl_training.settings.loading import load_run_config
@@ -81,7 +81,7 @@ def _score(source: Path, changes: dict[str, Any], until: int, episodes: int, tru
     A run whose numbers are not finite has the lowest there is.
     """
     with TemporaryDirectory(prefix="rl-training-") as folder:
-        quiet: dict[str, Any] = {"run_dir": Path(folder) / "run", "display": _Silent(), "until": until}
+        quiet: dict[str, Any] = {"run_dir": Path(folder) / "run", "display": SilentDisplay(), "until": until}
         try:
             if source.is_dir():
                 result = fork_until_stopped(source, changes, trust=trust, **quiet)
@@ -92,8 +92,3 @@ def _score(source: Path, changes: dict[str, Any], until: int, episodes: int, tru
         end_caller(result.signal)
         how: dict[str, Any] = {"episodes": episodes, "seed": 0, "sample": result.sampled}
         return evaluate_checkpoint(result.run_dir, trust=trust, **how)["mean_return"]
-
-
-class _Silent(QuietDisplay):
-    def warning(self, text: str) -> None:
-        pass

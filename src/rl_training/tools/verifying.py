@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rl_training.errors import CheckpointError, RunError
-from rl_training.monitoring.display import Display, QuietDisplay
+from rl_training.monitoring.display import Display, QuietDisplay, SilentDisplay
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.workflows import RESUMED_ELSEWHERE, Left, given, other_kernels
 from rl_training.state import chain, checkpoints
@@ -71,7 +71,7 @@ def verify(
         )
     end = last if end is None else min(end, last)
     with given(env):
-        left = found(run, begin, Silent(), trust=trust, accept_damaged_log=True)
+        left = found(run, begin, SilentDisplay(), trust=trust, accept_damaged_log=True)
         if kernels := other_kernels(left.paths):
             left = left._replace(changed=[*left.changed, kernels])
         _refuse_elsewhere(run, left, anyway)
@@ -221,10 +221,3 @@ def _reasons(left: Left) -> Iterator[str]:
             yield f"{told} at step {entry.get('step')}" + (
                 f": {', '.join(entry['changed'])}" if "changed" in entry else ""
             )
-
-
-class Silent(QuietDisplay):
-    """What a warning would say is part of the verdict."""
-
-    def warning(self, text: str) -> None:
-        pass

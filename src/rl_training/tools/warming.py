@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rl_training.monitoring.display import QuietDisplay
+from rl_training.monitoring.display import SilentDisplay
 from rl_training.registry import SHIPPED
 from rl_training.runtime import workflows
 from rl_training.settings.config import Config
@@ -32,13 +32,6 @@ BRIEF: Mapping[str, Any] = {
     "wandb": False,
     "mlflow": False,
 }
-
-
-class Silent(QuietDisplay):
-    """Shows nothing: the seeds warn of the same themselves."""
-
-    def warning(self, text: str) -> None:
-        pass
 
 
 def can_warm_up(config: Config) -> bool:
@@ -66,7 +59,7 @@ def warm_up(settings: Mapping[str, Any]) -> None:
     ):
         warnings.simplefilter("ignore")
         workflows.train_until_stopped(
-            brief(load_config(settings)), run_dir=Path(folder, "run"), display=Silent()
+            brief(load_config(settings)), run_dir=Path(folder, "run"), display=SilentDisplay()
         )
     gc.collect()
     gc.freeze()  # what is never looked through again stays shared with the forks

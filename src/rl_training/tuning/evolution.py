@@ -27,9 +27,9 @@ import numpy as np
 
 from rl_training.envs.making import sees_pictures, with_lanes
 from rl_training.envs.worker import refuse_to_train_in_an_import
-from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, one_line
+from rl_training.errors import ConfigError, NonFiniteError, RunError, one_line
 from rl_training.extras import require_extra
-from rl_training.monitoring.display import Display, QuietDisplay, number, script_display
+from rl_training.monitoring.display import Display, QuietDisplay, SilentDisplay, number, script_display
 from rl_training.runtime.controls import SCHEDULE, WARMUP
 from rl_training.runtime.workflows import (
     end_caller,
@@ -41,12 +41,13 @@ from rl_training.settings.config import Config
 from rl_training.settings.keys import accepted_keys
 from rl_training.settings.loading import dump_config, load_config, load_run_config
 from rl_training.settings.picture_defaults import with_picture_defaults
-from rl_training.settings.yaml import read_text, to_yaml
+from rl_training.settings.yaml import to_yaml
 from rl_training.state import files
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold
 from rl_training.tools.forking import fork_until_stopped
 from rl_training.trust import refuse_untrusted
+from rl_training.tuning.folders import begin_folder, read_settings
 from rl_training.tuning.space import Choice, Fixed, Range, Space, read_space
 from rl_training.tuning.study import RETURN
 
@@ -98,20 +99,7 @@ def begin_evolution(
             raise ConfigError(f"{name}: a member that stops early ends no generation; remove it", (name,))
     config = load_config(config, {"eval_interval": settings.interval})
     read_knobs(space, config)
-    run = RunDirectory.create(
-        run_dir, default_name=f"evolve-{config.algo_name}-{config.env_name}-s{config.seed}"
-    )
-    try:
-        files.replace_file(run.path / "base.yaml", dump_config(config).encode())
-        files.replace_file(run.path / "space.yaml", read_text(Path(space)).encode())
-        _write(
-            run.path / "evolve.json", {"format": 1, **settings._asdict()}
-        )  # last: a killed search can go on
-    except OSError as error:
-        raise StorageError(
-            f"cannot write to {run.path}: {error.strerror}; nothing was trained yet"
-        ) from error
-    return run.path
+    return begin_folder("evolve", config, space, settings._asdict(), run_dir)
 
 
 def read_knobs(path: str | Path, base: Config) -> Space:
@@ -284,7 +272,7 @@ class Evolution:
         """Bring a member to the end of its generation: the signal that stopped it, if one did, and its score."""
         path, config = self.place(generation, index), self.config(member)
         until = (self.steps() // self.settings.interval + 1) * self.settings.interval
-        how: Values = {"display": Quiet(), "until": until}
+        how: Values = {"display": SilentDisplay(), "until": until}
         try:
             if (path / "config.yaml").exists():
                 result = resume_until_stopped(path, expected=config, **how)
@@ -324,13 +312,6 @@ class Evolution:
         return run
 
 
-class Quiet(QuietDisplay):
-    """Members say nothing: the search sums them up."""
-
-    def warning(self, text: str) -> None:
-        pass
-
-
 def _is_number(option: object) -> bool:
     return isinstance(option, Fixed) and type(option.value) in (int, float)
 
@@ -356,15 +337,10 @@ def _write(path: Path, value: object) -> None:
 
 
 def _read_settings(folder: Path) -> Settings:
-    try:
-        saved = json.loads((folder / "evolve.json").read_bytes())
-        settings = Settings(saved["members"], saved["interval"])
-        if saved["format"] != 1 or any(type(value) is not int or value < 1 for value in settings):
-            raise ValueError("of another format")
-    except FileNotFoundError:
-        raise RunError(f"{folder}: no population here (it has no evolve.json)") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder / 'evolve.json'}: damaged ({one_line(error)})") from error
+    saved = read_settings(folder, "evolve", "population")
+    settings = Settings(**{name: saved.get(name, 0) for name in Settings._fields})
+    if any(type(value) is not int or value < 1 for value in settings):
+        raise RunError(f"{folder / 'evolve.json'}: damaged (of another format)")
     return settings
 
 

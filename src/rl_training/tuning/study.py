@@ -14,7 +14,6 @@ and finds what it would have without.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import warnings
@@ -25,18 +24,19 @@ from typing import Any, NamedTuple
 
 from rl_training.envs.making import sees_pictures, with_lanes
 from rl_training.envs.worker import refuse_to_train_in_an_import
-from rl_training.errors import ConfigError, NonFiniteError, RunError, StorageError, UntrustedError, one_line
+from rl_training.errors import ConfigError, NonFiniteError, RunError, UntrustedError, one_line
 from rl_training.extras import require_extra
 from rl_training.monitoring.display import Display, QuietDisplay, number, script_display
 from rl_training.runtime.workflows import end_caller, resume_until_stopped, train_until_stopped
 from rl_training.settings.config import Config
 from rl_training.settings.loading import dump_config, load_config, load_run_config
 from rl_training.settings.picture_defaults import with_picture_defaults
-from rl_training.settings.yaml import read_text, to_yaml
+from rl_training.settings.yaml import to_yaml
 from rl_training.state import files
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import fold
 from rl_training.trust import refuse_untrusted
+from rl_training.tuning.folders import begin_folder, read_settings, write_settings
 from rl_training.tuning.space import Space, read_space
 
 RETURN = "eval/mean_return"
@@ -84,18 +84,7 @@ def begin_study(
     if settings.halving:  # trials are compared at rungs, by their evaluations there
         config = load_config(config, {"eval_interval": settings.rungs(config.total_timesteps)[0]})
     read_space(space, config)
-    run = RunDirectory.create(
-        run_dir, default_name=f"tune-{config.algo_name}-{config.env_name}-s{config.seed}"
-    )
-    try:
-        files.replace_file(run.path / "base.yaml", dump_config(config).encode())
-        files.replace_file(run.path / "space.yaml", read_text(Path(space)).encode())
-        _write_settings(run.path, settings)  # last: with it in place, a killed study can go on
-    except OSError as error:
-        raise StorageError(
-            f"cannot write to {run.path}: {error.strerror}; nothing was trained yet"
-        ) from error
-    return run.path
+    return begin_folder("tune", config, space, settings._asdict(), run_dir)
 
 
 def tune(
@@ -143,7 +132,7 @@ def run_study(
                     f"{folder}: --trials cannot change: its rungs are for {settings.trials} trials"
                 )
             settings = settings._replace(trials=trials)
-            _write_settings(folder, settings)
+            write_settings(folder, "tune", settings._asdict())
         trust = trust or trust_env
         base = load_run_config(folder / "base.yaml", trust=trust)
         refuse_untrusted(base, trust)
@@ -371,23 +360,13 @@ def _about(best: Mapping[str, Any], trials: int, base: Config) -> str:
     return f"{head}, return {number(best['return'])} at its end.\n# Found:\n{values}"
 
 
-def _write_settings(folder: Path, settings: Settings) -> None:
-    text = json.dumps({"format": 1, **settings._asdict()}, indent=2)
-    files.replace_file(folder / "tune.json", text.encode() + b"\n")
-
-
 def _read_settings(folder: Path) -> Settings:
-    try:
-        saved = json.loads((folder / "tune.json").read_bytes())
-        settings = Settings(**{name: saved.get(name, 0) for name in Settings._fields})
-        counts = (settings.trials, settings.startup, settings.halving)
-        whole = all(type(count) is int and count >= 0 for count in counts) and settings.halving != 1
-        if not whole or settings.pruning not in (True, False) or saved["format"] != 1:
-            raise ValueError("of another format")
-    except FileNotFoundError:
-        raise RunError(f"{folder}: no study here (it has no tune.json)") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder / 'tune.json'}: damaged ({one_line(error)})") from error
+    saved = read_settings(folder, "tune", "study")
+    settings = Settings(**{name: saved.get(name, 0) for name in Settings._fields})
+    counts = (settings.trials, settings.startup, settings.halving)
+    whole = all(type(count) is int and count >= 0 for count in counts) and settings.halving != 1
+    if not whole or settings.pruning not in (True, False):
+        raise RunError(f"{folder / 'tune.json'}: damaged (of another format)")
     return settings
 
 
