@@ -194,8 +194,12 @@ def test_the_adapted_coefficient_is_what_the_loss_has(monkeypatch):
         assert [coef for coef, _ in seen] == pytest.approx([expected] * 4)
         expected = 0.5 * adapt_scale(expected / 0.5, seen[-1][1], 1e-3)
         assert metrics.standing["kl_coef_adapted"] == pytest.approx(expected)
-    trainer.close()
     assert expected != 0.5
+    # Switched off, it leaves kl_coef as it is.
+    off = APPOConfig(**SMALL, kl_coef=0.5)
+    metrics = trainer.iterate(Controls.of(off).at(0))
+    assert trainer.kl_scale == 1.0 and seen[-1][0] == 0.5 and "kl_coef_adapted" not in metrics.standing
+    trainer.close()
 
 
 def test_the_scale_is_state_whether_the_config_adapts_it_or_not():

@@ -35,7 +35,7 @@ EXTRAS = {
     "plot": Extra("pictures: schedule --png, compare --png", {"matplotlib": "matplotlib"}),
     "ray": Extra("fleet: ray", {"ray": "ray"}),
     "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
-    "tune": Extra("tune", {"optuna": "optuna", "matplotlib": "matplotlib"}),
+    "tune": Extra("tune, evolve", {"optuna": "optuna", "matplotlib": "matplotlib"}),
     "wandb": Extra("wandb: true", {"wandb": "wandb"}),
     "mlflow": Extra(
         "mlflow: true", {"mlflow-skinny": "mlflow", "sqlalchemy": "sqlalchemy", "alembic": "alembic"}

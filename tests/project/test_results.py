@@ -104,7 +104,7 @@ def test_a_row_has_a_result_or_says_why_not(name: str) -> None:
 
 
 def test_presets_say_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    measured = {each.row.config for each in DONE.values()}
+    measured = {each.row.config: each.row for each in DONE.values()}
     tables = MAKER.earlier().values()
     earlier = {name for each in tables for row in each["rows"] for name in re.findall(r"^`([\w/]+)`", row[0])}
     list_configs()
@@ -116,6 +116,8 @@ def test_presets_say_what_was_measured(capsys: pytest.CaptureFixture[str]) -> No
         assert found is not None and (found[1] or "") == expected, name
         shown = next(line for line in listed.splitlines() if line.split()[:1] == [name])
         assert expected in shown
+        for override in measured[name].overrides if name in measured else ():
+            assert override in shown, f"{name}: its result is of {override}, which its label does not say"
 
 
 def test_the_zoo_has_the_median_policy_of_each_row_and_is_small() -> None:

@@ -337,7 +337,8 @@ def test_another_terminal_pauses_sets_and_stops_a_run(tmp_path: Path) -> None:
         out, err = refused.communicate()
         assert refused.returncode == 2 and "--at 1 is not ahead of the run" in err
         assert (run_dir / "metrics.jsonl").stat().st_size == length  # it waits
-        assert inbox.send(run_dir, "continue") == "continues"
+        assert "continue from step" in inbox.send(run_dir, "continue")
+        assert inbox.send(run_dir, "continue") == "it was not paused"
         assert "stop from step" in inbox.send(run_dir, "stop")
     finally:
         child.join(60)
@@ -346,6 +347,8 @@ def test_another_terminal_pauses_sets_and_stops_a_run(tmp_path: Path) -> None:
     drawn = Command("schedule", run_dir)
     out, _ = drawn.communicate()
     assert "told while it trained" in out and "learning_rate = 0.001" in out
+    told = [event.do for event in Journal(run_dir / "journal.jsonl").events]
+    assert told == ["pause", "set", "evaluate", "continue", "stop"] and "continue from step" in out
 
 
 def test_a_journal_that_was_removed_is_written_again_with_the_next_command(tmp_path: Path) -> None:

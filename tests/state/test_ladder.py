@@ -94,8 +94,10 @@ def test_what_is_no_rule_is_refused():
 def test_a_replay_is_shared_between_rungs_until_its_ring_has_turned(tmp_path):
     config = dict(algo="dqn", env_id="CartPole-v1", total_timesteps=1280, num_envs=2, learning_starts=2000)
     config |= dict(buffer_size=640, hidden_sizes=[4], eval_episodes=1, checkpoint_interval=128, keep="all")
+    checkpoints._segments_in.cache_clear()
     train(load_config(config), run_dir=tmp_path / "run", quiet=True)
     assert steps_in(tmp_path / "run") == [128 * n for n in range(1, 11)]
+    assert checkpoints._segments_in.cache_info().misses == 10  # each state is read once, not at every save
     listed = [
         checkpoints.load_checkpoint(path)["segments"]
         for path in checkpoints.listed(tmp_path / "run" / "checkpoints")

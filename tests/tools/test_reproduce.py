@@ -151,7 +151,10 @@ def test_stale_results_are_listed_with_what_has_changed(
     expected = "ppo/small: changed since: config: total_timesteps; evaluation; seeds; code\n"
     assert capsys.readouterr().out == expected
     del result["settings"]["layer_norm"]  # a field that the version of that time did not have
-    assert reproducing.stale(row, result) == ["code"]
+    told = "new settings, at their defaults: layer_norm"
+    assert reproducing.stale(row, result) == [told, "code"]
+    result["settings"]["hidden_size"] = 64  # and one that this version has no more
+    assert reproducing.stale(row, result) == [told, "settings that are gone: hidden_size", "code"]
 
 
 def test_the_code_digest_is_of_what_runs_and_of_what_an_algorithm_reaches() -> None:

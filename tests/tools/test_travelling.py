@@ -56,8 +56,12 @@ def test_a_step_after_the_end_is_refused_before_anything_is_trained(trained_run,
     run = shutil.copytree(trained_run("ppo-cartpole"), tmp_path / "run")
     shutil.rmtree(checkpoints.listed(run / "checkpoints")[-1])  # as a kill before its end leaves it
     monkeypatch.setattr(travelling, "go_on", None)
-    with pytest.raises(RunError, match="the run ends at step"), travelled(run, 10**6):
+    with pytest.raises(RunError, match=r"^step 1000000: the run ends at step 3072$"), travelled(run, 10**6):
         pass
+    monkeypatch.chdir(tmp_path)
+    refused(cli("fork", "run", "--at", "1000000"), "step 1000000: the run ends at step 3072")
+    for step in (1_000_000, 3073):
+        refused(cli("debug", "run", "--at", str(step)), f"step {step}: the run ends at step 3072")
 
 
 def test_a_saved_step_of_the_run_itself_is_its_own_checkpoint(trained_run):

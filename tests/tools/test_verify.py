@@ -44,6 +44,20 @@ def test_an_interval_ends_where_it_was_asked_to(trained_run):
     assert str(verdict) == "steps 0 to 600 verified, 0 of 2 lines differ"
 
 
+def test_an_interval_that_begins_between_checkpoints_names_those_around_it(trained_run):
+    run = trained_run("ppo-cartpole")
+    before, last = (checkpoints.step_of(path) for path in checkpoints.listed(run / "checkpoints")[-2:])
+    verdict = verify(run, begin=before + 1, end=last)
+    assert verdict.is_good and verdict.begins == before
+    assert verdict.note == f"step {before:,} is the nearest checkpoint at or before {before + 1:,}"
+    assert str(verdict).endswith(", 1 checkpoint equal")
+    early = verify(run, begin=1, end=before + 1)
+    assert early.begins == 0 and early.note == (
+        f"no checkpoint is kept at or before step 1, so it begins at 0; the next is --from {before}"
+    )
+    assert verify(run, begin=before, end=last).note == ""
+
+
 @pytest.fixture
 def copied(trained_run, tmp_path):
     """A run that may be changed, without its last checkpoint: the log after the one before it is covered by none."""

@@ -36,6 +36,8 @@ def verify(
         print_json({**verdict._asdict(), "verified": verdict.is_good})
     else:
         print(verdict)
+        if verdict.note:
+            print(f"note     {verdict.note}")
         for reason in verdict.why:
             print(f"note     {reason}")
         if not verdict.is_good and not verdict.why:

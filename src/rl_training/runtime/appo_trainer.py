@@ -96,6 +96,8 @@ class APPOTrainer(ActorLearnerTrainer[APPOConfig]):
         # Several epochs of the clipped surrogate around the target network's policy.
         set_critic_rate(self.optimizer, now)
         learner = self.surrogate.taken() or self.learners
+        if now.kl_coef_target is None:  # switched off: kl_coef alone, as if it had never adapted
+            self.kl_scale = 1.0
         scaled = Now(vars(now) | {"kl_coef": now.kl_coef * self.kl_scale})
         for shares in self.minibatches(rows, batch, now.update_epochs):
             if config.normalize_advantages:

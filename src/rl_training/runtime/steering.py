@@ -2,8 +2,8 @@
 
 A change of a knob is an entry of the journal, `from` which step the knob is what; the knob stays a function of the
 step, and a run that reads its journal again when it is resumed computes what it would have computed. `set` and
-`evaluate` change what a run writes and are done again by a resumed run, at the same steps. `checkpoint`, `pause` and
-`stop` do not, and are obeyed once, by the process that was told.
+`evaluate` change what a run writes and are done again by a resumed run, at the same steps. `checkpoint`, `pause`,
+`continue` and `stop` do not, and are obeyed once, by the process that was told.
 """
 
 from __future__ import annotations
@@ -72,9 +72,8 @@ class Steering:
         self, command: Mapping[str, Any], iteration: int, steps: int, say: Callable[[str], None]
     ) -> None:
         assert self._inbox is not None
-        if command.get("do") == CONTINUE:
-            self._inbox.answer(command, said="continues" if self.paused else "it was not paused")
-            self.paused = False
+        if command.get("do") == CONTINUE and not self.paused:
+            self._inbox.answer(command, said="it was not paused")
             return
         try:
             event = self._event(command, iteration, steps)
@@ -83,6 +82,7 @@ class Steering:
             return
         self.journal.append(event)
         self._set(event)
+        self.paused = self.paused and event.do != CONTINUE
         if event.do in ("checkpoint", "pause", "stop"):
             self._waiting.append(event)
         say(f"told at step {steps:,}: {event.told()}")
@@ -97,7 +97,7 @@ class Steering:
             self.config.total_timesteps,
         )
         if do not in DEEDS or not isinstance(values, dict) or (do == "set") != bool(values):
-            raise RunError(f"{do!r} is nothing to do; there are {', '.join((*DEEDS, CONTINUE))}")
+            raise RunError(f"{do!r} is nothing to do; there are {', '.join(DEEDS)}")
         if at is not None and not is_whole(at, steps + 1, total):
             raise RunError(f"--at {at} is not ahead of the run, which is at step {steps:,} of {total:,}")
         named = {self.controls.find(name): value for name, value in values.items()}

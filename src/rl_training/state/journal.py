@@ -20,7 +20,7 @@ from rl_training.errors import RunError
 from rl_training.state import chain, files
 from rl_training.state.files import AppendLog
 
-DEEDS = ("set", "evaluate", "checkpoint", "pause", "stop")
+DEEDS = ("set", "evaluate", "checkpoint", "pause", "continue", "stop")
 Value = float | int | None
 
 

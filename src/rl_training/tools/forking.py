@@ -41,7 +41,7 @@ from rl_training.state.formats import STOPPED
 from rl_training.state.journal import Journal
 from rl_training.state.restoring import taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
-from rl_training.tools.travelling import saved_at, take_along
+from rl_training.tools.travelling import refuse_beyond_the_end, saved_at, take_along
 from rl_training.trust import refuse_untrusted
 
 
@@ -117,6 +117,7 @@ def _refuse_early(
     path = RunDirectory.open(source).config_path
     old = load_run_config(path, trust=trust)
     config = load_run_config(path, overrides, trust=trust)
+    refuse_beyond_the_end(old, at)
     changes = _changes(old, config)
     _refuse_what_cannot_change(config, changes, at, source, stopped=False)
 

@@ -124,12 +124,12 @@ def recorded_at(
 
     before: is given the engine as it stands before that iteration. The options are those of `travelling.restored`.
     """
-    with restored(source, max(step - 1, 0), **options) as engine:
-        go_on(engine, step - engine.config.steps_per_iteration)
+    with restored(source, step, **options, before=True) as engine:
+        go_on(engine, step - engine.config.steps_per_iteration, step)
         if before is not None:
             before(engine)
         with recording(engine) as record:
-            go_on(engine, max(step, engine.progress.steps + 1))
+            go_on(engine, max(step, engine.progress.steps + 1), step)
         yield engine, record
 
 

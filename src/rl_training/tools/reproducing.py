@@ -298,7 +298,15 @@ def stale(row: Row, result: Mapping[str, Any]) -> list[str]:
     there = {**{name: value for name, value in defaults.items() if name != "seed"}, **result["settings"]}
     here = settings_of(config)
     changed = changed_keys(here, {name: value for name, value in there.items() if name in here})
+    new, gone = (
+        sorted(here.keys() - result["settings"].keys()),
+        sorted(result["settings"].keys() - here.keys()),
+    )
     reasons = [f"config: {', '.join(changed)}"] if changed else []
+    if at_defaults := [name for name in new if name not in changed]:
+        reasons.append(f"new settings, at their defaults: {', '.join(at_defaults)}")
+    if gone:
+        reasons.append(f"settings that are gone: {', '.join(gone)}")
     if result["evaluation"] != row.evaluation.model_dump():
         reasons.append("evaluation")
     if [outcome["seed"] for outcome in result["seeds"]] != parse_seeds(row.seeds):

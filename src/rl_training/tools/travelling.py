@@ -22,6 +22,7 @@ from rl_training.errors import CheckpointError, EnvironmentFault, RunError
 from rl_training.monitoring.display import Display, QuietDisplay
 from rl_training.runtime.engine import Engine, stop_signals
 from rl_training.runtime.workflows import Left, end_caller, look, reopen
+from rl_training.settings.config import Config
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.journal import Journal
 from rl_training.state.ladder import LEAST, Keep
@@ -59,28 +60,35 @@ def restored(
     trust: bool = False,
     accept_damaged_log: bool = False,
     folder: Path | None = None,
+    before: bool = False,
 ) -> Iterator[Engine]:
     """The engine of a run, in a scratch copy, at the nearest checkpoint at or before `step`; nothing is run yet.
 
     Observers hear again what they heard in the run; trackers hear nothing.
 
     folder: an empty directory for the copy, which is left there
+    before: not at `step` itself
     """
     display, run = display or QuietDisplay(), RunDirectory.open(source)
-    left = found(run, step, display, trust=trust, accept_damaged_log=accept_damaged_log)
+    how: dict[str, Any] = {"trust": trust, "accept_damaged_log": accept_damaged_log, "before": before}
+    left = found(run, step, display, **how)
     with reopened(run, left, folder) as engine:
         yield engine
 
 
 def found(
-    run: RunDirectory, step: int, display: Display, *, trust: bool, accept_damaged_log: bool = False
+    run: RunDirectory,
+    step: int,
+    display: Display,
+    *,
+    trust: bool,
+    accept_damaged_log: bool = False,
+    before: bool = False,
 ) -> Left:
-    """What a run left up to `step`: the nearest checkpoint, or what it began with."""
-    left = look(run, display, trust=trust, accept_damaged_log=accept_damaged_log, until=step)
-    per = left.config.steps_per_iteration
-    last = math.ceil(left.config.total_timesteps / per) * per
-    if step > last:  # before the rest of a run that is not over is trained to find that out
-        raise RunError(f"step {step}: the run ends at step {last}")
+    """What a run left up to `step`, or `before` it: the nearest checkpoint, or what it began with."""
+    until = max(step - 1, 0) if before else step
+    left = look(run, display, trust=trust, accept_damaged_log=accept_damaged_log, until=until)
+    refuse_beyond_the_end(left.config, step)
     if left.newest is None and left.manifest.get("lineage"):
         kept = [str(checkpoints.step_of(path)) for path in checkpoints.listed(run.checkpoints)]
         raise RunError(
@@ -89,6 +97,14 @@ def found(
     if not left.config.resumes_exactly:
         display.warning("its fragments came in the order of the clock: its past cannot be run again exactly")
     return left
+
+
+def refuse_beyond_the_end(config: Config, step: int) -> None:
+    """Refuse a step that a run does not reach, before the rest of it is trained to find that out."""
+    per = config.steps_per_iteration
+    last = math.ceil(config.total_timesteps / per) * per
+    if step > last:
+        raise RunError(f"step {step}: the run ends at step {last}")
 
 
 @contextmanager
@@ -118,13 +134,16 @@ def reopened(
             raise
 
 
-def go_on(engine: Engine, step: int) -> None:
-    """Iterate up to the first iteration that reaches `step`; a signal ends the caller."""
+def go_on(engine: Engine, step: int, asked: int | None = None) -> None:
+    """Iterate up to the first iteration that reaches `step`; a signal ends the caller.
+
+    asked: the step that the user named, if it is another
+    """
     with stop_signals() as stop:
         engine.advance(stop, step)
     end_caller(stop.number)
     if engine.progress.steps < step:
-        raise RunError(f"step {step}: the run ends at step {engine.progress.steps}")
+        raise RunError(f"step {asked or step}: the run ends at step {engine.progress.steps}")
 
 
 def take_along(run: RunDirectory, copy: RunDirectory, tree: Mapping[str, Any]) -> bool:

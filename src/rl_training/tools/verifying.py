@@ -34,6 +34,7 @@ class Verdict(NamedTuple):
     why: tuple[str, ...] = ()  # what may be the reason, from the manifest
     before: int = 0  # the step of the line before the first that differs
     unlike: tuple[dict[str, Any], dict[str, Any]] | None = None  # that line, and the one written here
+    note: str = ""  # why it began elsewhere than it was asked to
 
     @property
     def is_good(self) -> bool:
@@ -42,7 +43,8 @@ class Verdict(NamedTuple):
     def __str__(self) -> str:
         span = f"steps {self.begins:,} to {self.ends:,}"
         if self.is_good:
-            saved = f", {self.checkpoints} checkpoints equal" if self.checkpoints else ""
+            count = f"{self.checkpoints} checkpoint{'' if self.checkpoints == 1 else 's'}"
+            saved = f", {count} equal" if self.checkpoints else ""
             return f"{span} verified, 0 of {self.lines} lines differ{saved}"
         return f"{self.first} ({span}, {self.lines} lines equal before it)"
 
@@ -83,11 +85,26 @@ def verify(
             raise RunError(
                 f"{run.path}: has no line and no checkpoint after step {start} up to {end} to compare"
             )
-        why = tuple(_reasons(left))
+        why, note = tuple(_reasons(left)), _elsewhere(run, begin, start, end)
         if damage := _damage(run, end):
-            return Verdict(start, end, 0, 0, damage, why)
+            return Verdict(start, end, 0, 0, damage, why, note=note)
         with reopened(run, left, anyway=anyway) as engine:
-            return _compared(run, engine, start, end, lines, why, elsewhere=bool(left.changed))
+            verdict = _compared(run, engine, start, end, lines, why, elsewhere=bool(left.changed))
+            return verdict._replace(note=note)
+
+
+def _elsewhere(run: RunDirectory, begin: int, start: int, end: int) -> str:
+    """Why the interval begins before the step that was asked for, and where the next checkpoint is."""
+    if start == begin:
+        return ""
+    kept = map(checkpoints.step_of, checkpoints.listed(run.checkpoints))
+    later = next((step for step in kept if begin < step < end), None)
+    nearest = (
+        f"step {start:,} is the nearest checkpoint at or before {begin:,}"
+        if start
+        else (f"no checkpoint is kept at or before step {begin:,}, so it begins at 0")
+    )
+    return nearest + (f"; the next is --from {later}" if later is not None else "")
 
 
 def _compared(

@@ -323,7 +323,8 @@ def _score(member: Member) -> float:
 def _told(generation: int, members: list[Member]) -> str:
     best = max(range(len(members)), key=lambda i: (_score(members[i]), -i))
     values = ", ".join(
-        f"{name} {to_yaml(float(f'{value:.4g}'))}" for name, value in members[best].values.items()
+        f"{name} {value if isinstance(value, int) else to_yaml(float(f'{value:.4g}'))}"
+        for name, value in members[best].values.items()
     )
     scores = [member.score for member in members if member.score is not None]
     return (
