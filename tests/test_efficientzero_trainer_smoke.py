@@ -111,7 +111,7 @@ def test_reanalysed_targets_come_from_the_current_network(probed: EfficientZeroT
     now.__dict__ |= dict(reanalyse_ratio=1.0, root_exploration_fraction=0.0)
     batch = drawn(probed)
     stored = batch["policy"].clone()
-    policy, target = probed.targets(batch, now)
+    policy, target, _ = probed.targets(batch, now)
     quiet = dict(num_simulations=4, temperature=0.0, root_exploration_fraction=0.0, gamma=0.9)
     acted, bootstraps = batch["acted"] > 0, batch["discount"] != 0
     assert not acted.all() and bootstraps.any() and not bootstraps.all()
@@ -136,7 +136,7 @@ def test_without_reanalysis_targets_are_what_was_stored(probed: EfficientZeroTra
     now.__dict__["reanalyse_ratio"] = 0.0
     batch = drawn(probed)
     stored = batch["policy"].clone()
-    policy, fresh = probed.targets(batch, now)
+    policy, fresh, _ = probed.targets(batch, now)
     assert torch.equal(policy, stored), "policies are not searched, values still are"
     plain = trained("DiscreteEnding", 60, reanalyse_values=False, reanalyse_ratio=0.0)
     plain.target.load_state_dict(probed.target.state_dict())

@@ -6,11 +6,31 @@ distributions over the whole numbers -S … S.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 EPSILON = 0.001  # of the transform: what keeps its inverse Lipschitz
+
+
+class Unrolled(NamedTuple):
+    """What the heads say of (K + 1) · B states, the roots first: logits, and the states themselves."""
+
+    policy: Tensor  # [(K + 1) · B, A]
+    value: Tensor  # [(K + 1) · B, 2S + 1]
+    reward: Tensor  # [(K + 1) · B, 2S + 1] of what was earned on the way to the state
+    states: Tensor  # [K + 1, B, ...]: of the first observations, and those that the actions lead to
+
+
+class Targets(NamedTuple):
+    """What a batch of positions and the K steps after them shall learn."""
+
+    policy: Tensor  # [K + 1, B, A], zeros where no action was taken
+    value: Tensor  # [K + 1, B]
+    reward: Tensor  # [K, B], of the actions
 
 
 def compress(x: Tensor) -> Tensor:
@@ -83,6 +103,33 @@ def unrolled_loss(losses: Tensor, known: Tensor, weight: Tensor) -> Tensor:
     """E_b[w_b Σₖ scaleₖ · knownₖ · lossₖ] of losses [K + 1, B], where `known` [K + 1, B] says which there are."""
     scales = step_weights(len(losses) - 1).to(losses.device)
     return (losses * known * scales * weight).sum() / len(weight)
+
+
+def unrolled_losses(
+    said: Unrolled,
+    targets: Targets,
+    policy_loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    acted: Tensor,
+    known: Tensor,
+    weight: Tensor,
+) -> dict[str, Tensor]:
+    """lᵖ, lᵛ and lʳ: of the root in full and of the K steps after it 1/K each.
+
+    acted:  [K + 1, B], where an action was taken, so that there is a policy to learn
+    known:  [K + 1, B], where there is a value; a reward is known where the state before it is
+    weight: [B], which corrects for how positions were drawn
+    """
+    shape = targets.value.shape
+    policy = policy_loss(said.policy, targets.policy.flatten(0, 1)).view(shape)
+    value = two_hot_loss(said.value, targets.value.flatten()).view(shape)
+    reward = torch.zeros_like(value)  # no action led to the root
+    reward[1:] = two_hot_loss(said.reward[shape[1] :], targets.reward.flatten()).view(-1, shape[1])
+    return {
+        "policy_loss": unrolled_loss(policy, acted, weight),
+        "value_loss": unrolled_loss(value, known, weight),
+        "reward_loss": unrolled_loss(reward, known.roll(1, 0), weight),
+    }
 
 
 def mean_entropy(policy: Tensor, acted: Tensor) -> float:

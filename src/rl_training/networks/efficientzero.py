@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.algorithms.muzero import decode
+from rl_training.algorithms.muzero import Unrolled, decode
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.kernels.small_prefix_model import SmallPrefixModel
@@ -83,6 +83,14 @@ class EfficientZeroNetwork(MuZeroNetwork):
         hidden, cell = hidden * remembers[:, None], cell * remembers[:, None]
         memory = {"hidden": hidden, "cell": cell, "prefix": prefix * remembers, "steps": steps}
         return earned, policy, value, {"latent": state, **memory}
+
+    def unroll(self, obs: Tensors, actions: Tensor) -> Unrolled:
+        said = super().unroll(obs, actions)
+        if self.prefix is None:
+            return said
+        first, rest = said.reward.view(*said.states.shape[:2], -1).split([1, len(actions)])
+        prefixes = self.prefixes(rest, said.states[1:])
+        return said._replace(reward=torch.cat([first, prefixes]).flatten(0, 1))
 
     def prefixes(self, reward: Tensor, latents: Tensor) -> Tensor:
         """Logits [K, B, 2S + 1] of the prefixes, from what the heads say of the K states [K, B, ...] of an unroll."""

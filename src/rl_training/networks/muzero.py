@@ -19,7 +19,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.algorithms.muzero import decode, scale_latent
+from rl_training.algorithms.muzero import Unrolled, decode, scale_gradient, scale_latent
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.networks.encoders import (
@@ -107,6 +107,16 @@ class MuZeroNetwork(nn.Module):
         """What the heads say of states [N, ...]."""
         atoms = 2 * self.support_size + 1
         return Predictions(*self.prediction(latent).split([self.num_actions, atoms, atoms], -1))
+
+    def unroll(self, obs: Tensors, actions: Tensor) -> Unrolled:
+        """Observations [B, ...] and K actions [K, B] after them: the dynamics step by step, the heads all at once."""
+        states = [state := self.represent(obs)]
+        for action in actions:
+            states.append(state := self.transition(state, action))
+            # Halved behind each transition, as in the pseudo-code: what comes from later steps does not pile up.
+            state = scale_gradient(state, 0.5)
+        whole = torch.stack(states)
+        return Unrolled(*self.predict(whole.flatten(0, 1)), whole)
 
     def initial(self, obs: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         """Observations [N, ...] → policy logits [N, A], values [N], states, for the roots of a search."""

@@ -15,9 +15,10 @@ from rl_training.algorithms.masking import MASK, mask_logits
 from rl_training.algorithms.muzero import visit_policy
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import refuse_empty_masks
+from rl_training.networks.encoders import Own
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.policies.base import NetworkPolicy
-from rl_training.runtime.controls import Now, compile_knobs
+from rl_training.runtime.controls import Controls, Now, compile_knobs
 from rl_training.search import Root, gumbel_muzero_search, muzero_search
 from rl_training.settings.config import Config
 from rl_training.state.leaves import are_finite, require
@@ -37,6 +38,16 @@ def search_settings(now: Now) -> dict[str, Any]:
 def most_simulations(config: Config) -> int:
     """The longest search that the config's knobs ask for."""
     return max(1, round(compile_knobs(config)["num_simulations"].highest))
+
+
+def planner_settings(config: Any, *more: str) -> dict[str, Any]:
+    """What the policies of all planners are built from, besides the spaces, and `more` fields of the config."""
+    names = ("normalize_observations", "device", "latent_size", "hidden_sizes", "activation", "image_encoder")
+    return {name: getattr(config, name) for name in (*names, "support_size", *more)} | {
+        "settings": search_settings(Controls.of(config).at(0).after(0)),
+        "most_simulations": most_simulations(config),
+        "own": Own(config.network, config.encoder),
+    }
 
 
 def check_search_settings(settings: dict[str, float], first: Mapping[str, float], most: int) -> None:

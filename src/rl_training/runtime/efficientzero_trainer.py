@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.efficientzero import augment, consistency_loss, value_prefixes
-from rl_training.algorithms.muzero import unrolled_loss
+from rl_training.algorithms.muzero import Targets, Unrolled, unrolled_loss
 from rl_training.data.batch import PositionBatch
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.policies.search import Plan, SearchPolicy, search_settings
 from rl_training.runtime.controls import Now
-from rl_training.runtime.muzero_trainer import MuZeroTrainer, Targets, Unrolled
+from rl_training.runtime.muzero_trainer import MuZeroTrainer
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig
@@ -65,17 +65,13 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
             return augment(obs.movedim(-1, 1)).movedim(1, -1)
         return augment(obs)
 
-    def unroll(self, batch: PositionBatch) -> Unrolled:
-        network, latents = self.agent.network, self.imagine(batch)
-        policy, value, reward = network.predict(latents.flatten(0, 1))
-        if self.config.value_prefix:
-            first, rest = reward.view(*latents.shape[:2], -1).split([1, len(latents) - 1])
-            reward = torch.cat([first, network.prefixes(rest, latents[1:])]).flatten(0, 1)
-        return Unrolled(policy, value, reward, latents)
+    def targets(self, batch: PositionBatch, now: Now) -> Targets:
+        targets = super().targets(batch, now)
+        if not self.config.value_prefix:
+            return targets
+        return targets._replace(reward=value_prefixes(targets.reward, self.config.prefix_horizon))
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
-        if self.config.value_prefix:
-            batch = {**batch, "reward": value_prefixes(batch["reward"], self.config.prefix_horizon)}
         losses = super().losses(predictions, targets, batch)
         if self.config.consistency:
             losses |= self.consistency(predictions.states[1:], batch)

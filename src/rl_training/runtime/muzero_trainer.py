@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -11,20 +11,19 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.muzero import (
+    Targets,
+    Unrolled,
     decode,
     mean_entropy,
     policy_loss,
-    scale_gradient,
     spread,
-    two_hot_loss,
-    unrolled_loss,
+    unrolled_losses,
 )
 from rl_training.data.batch import PositionBatch, on_device
 from rl_training.data.episodes import EpisodeReplay
-from rl_training.networks.encoders import Own
 from rl_training.networks.muzero import by_the_batch
-from rl_training.policies.search import QUIET, Plan, SearchPolicy, most_simulations, search_settings
-from rl_training.runtime.controls import Controls, Knobs, Now
+from rl_training.policies.search import QUIET, Plan, SearchPolicy, planner_settings, search_settings
+from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import Adam, target_of
@@ -36,22 +35,6 @@ from rl_training.settings.muzero import MuZeroConfig
 from rl_training.trees import Arrays
 
 MuZeroT = TypeVar("MuZeroT", bound=MuZeroConfig | GumbelMuZeroConfig | EfficientZeroConfig)
-
-
-class Targets(NamedTuple):
-    """What a batch of positions and the K steps after them shall learn."""
-
-    policy: Tensor  # [K + 1, B, A], zeros where no action was taken
-    value: Tensor  # [K + 1, B]
-
-
-class Unrolled(NamedTuple):
-    """What the heads say of (K + 1) · B states, logits as in `Predictions`."""
-
-    policy: Tensor
-    value: Tensor
-    reward: Tensor
-    states: Tensor  # [K + 1, B, ...]: of the first observations, and those that the actions lead to
 
 
 class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
@@ -80,14 +63,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     @classmethod
     def agent_settings(cls, config: MuZeroT) -> dict[str, Any]:
-        names = ("normalize_observations", "device", "two_players")
-        layers = (
-            *("latent_size", "hidden_sizes", "activation", "image_encoder", "residual_blocks", "batch_norm"),
-        )
-        settings = {name: getattr(config, name) for name in (*names, *layers, "support_size")}
-        searches = {"settings": search_settings(Controls.of(config).at(0).after(0))}
-        own = {"own": Own(config.network, config.encoder)}
-        return settings | searches | own | {"most_simulations": most_simulations(config)}
+        return planner_settings(config, "two_players", "residual_blocks", "batch_norm")
 
     def make_replay(self, obs: Arrays, **settings: Any) -> EpisodeReplay:
         config = self.config
@@ -123,7 +99,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         targets = self.targets(batch, now)
         with by_the_batch(self.agent.network):
             # Unroll the model from the first observation with the actions that were taken.
-            predictions = self.unroll(batch)
+            predictions = self.agent.network.unroll(self.seen(batch["places"][0]), batch["action"])
             # l = lᵖ + c lᵛ + lʳ, of the root in full and of the K steps after it 1/K each.
             losses = self.losses(predictions, targets, batch)
         loss = self.weighed(losses, now)
@@ -177,7 +153,8 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
             policy = policy.clone()
             policy[learned] = torch.from_numpy(plan.policy[of_policies]).to(self.agent.device)
             value[valued] = torch.from_numpy(plan.value[of_values])
-        return Targets(policy, batch["returns"] + batch["discount"] * value.to(self.agent.device))
+        value = batch["returns"] + batch["discount"] * value.to(self.agent.device)
+        return Targets(policy, value, batch["reward"])
 
     def search_anew(self, obs: Arrays, now: Now) -> Plan:
         return self.agent.plan(obs, **search_settings(now) | QUIET, network=self.target)
@@ -191,35 +168,9 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         """What the network learns from at places of the replay."""
         return self.agent.inputs(self.replay.seen_at(places))
 
-    def unroll(self, batch: PositionBatch) -> Unrolled:
-        """What the heads say of all states, [(K + 1) · B, ...]: the dynamics step by step, the heads all at once."""
-        states = self.imagine(batch)
-        return Unrolled(*self.agent.network.predict(states.flatten(0, 1)), states)
-
-    def imagine(self, batch: PositionBatch) -> Tensor:
-        """The state of the first observations, and those that the actions lead to: [K + 1, B, ...]."""
-        network = self.agent.network
-        latents = [latent := network.represent(self.seen(batch["places"][0]))]
-        for action in batch["action"]:
-            latents.append(latent := network.transition(latent, action))
-            # Halved behind each transition, as in the pseudo-code: what comes from later steps does not pile up.
-            latent = scale_gradient(latent, 0.5)
-        return torch.stack(latents)
-
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
-        shape = targets.value.shape
-        policy = self.policy_loss(predictions.policy, targets.policy.flatten(0, 1)).view(shape)
-        value = two_hot_loss(predictions.value, targets.value.flatten()).view(shape)
-        reward = torch.zeros_like(value)  # no action led to the root
-        earned = batch["reward"].flatten()
-        reward[1:] = two_hot_loss(predictions.reward[shape[1] :], earned).view(-1, shape[1])
-        weight = batch["weight"]
-        return {
-            "policy_loss": unrolled_loss(policy, batch["acted"], weight),
-            "value_loss": unrolled_loss(value, batch["known"], weight),
-            # A reward is known where the state before it is.
-            "reward_loss": unrolled_loss(reward, batch["known"].roll(1, 0), weight),
-        }
+        known = {name: batch[name] for name in ("acted", "known", "weight")}
+        return unrolled_losses(predictions, targets, self.policy_loss, **known)
 
     def weighed(self, losses: dict[str, Tensor], now: Now) -> Tensor:
         return losses["policy_loss"] + now.vf_coef * losses["value_loss"] + losses["reward_loss"]
