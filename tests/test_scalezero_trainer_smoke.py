@@ -214,7 +214,8 @@ def test_bootstraps_see_what_acting_sees() -> None:
     for step in range(60):
         trainer.iterate(knobs.at(4 * step))
         for task in trainer.tasks:
-            latents, actions, past = trainer.context(task, task.replay.open % task.replay.capacity)
+            newest = task.replay.open % task.replay.capacity
+            latents, actions, past = task.context(newest, 2, trainer.agent, trainer.target, trainer.stage)
             remembered, taken, count = task.carry
             assert torch.equal(past, count)
             lengths |= set(past.tolist())

@@ -378,7 +378,7 @@ def test_scalezero(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for task, each in zip(trainer.tasks, seen, strict=True):
         assert each["args"] == (4, 0.8)
         batches.append(each["batch"])
-        shown = trainer.seen(task, each["batch"]["places"].T)
+        shown = task.seen(each["batch"]["places"].T, trainer.agent)
         latents.append(network.encode(task.number, shown, stage).view(4, 4, -1))
     actions = [batch["action"].T for batch in batches]
     windows, _ = network.windows([0, 1], latents, actions, stage)
@@ -387,7 +387,7 @@ def test_scalezero(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
         counts = dict.fromkeys(columns, 0.0)
 
         def look(place: int, task: Any = task) -> torch.Tensor:
-            return slow.encode(task.number, trainer.seen(task, np.array([place])), stage)
+            return slow.encode(task.number, task.seen(np.array([place]), trainer.agent), stage)
 
         with torch.no_grad():
             for b in range(4):

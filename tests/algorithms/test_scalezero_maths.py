@@ -289,17 +289,17 @@ def test_a_tasks_heads_get_no_gradient_from_another_task() -> None:
         torch.testing.assert_close(part, same, rtol=1e-5, atol=1e-5)
 
 
+SMALL: dict[str, Any] = dict(
+    latent_size=4, window=2, hidden_sizes=[], activation="relu", image_encoder="nature", support_size=2
+)
+
+
 def test_pictures_share_an_encoder_and_vectors_do_not() -> None:
     frames = spaces.Box(0, 255, (4, 36, 36), np.uint8)
     network = ScaleZeroNetwork(
         [frames, spaces.Box(-1, 1, (3,)), frames, spaces.Box(-1, 1, (3,))],
         [2, 2, 3, 2],
-        latent_size=4,
-        window=2,
-        hidden_sizes=[],
-        activation="relu",
-        image_encoder="nature",
-        support_size=2,
+        **SMALL,
         transformer=dict(layers=1, heads=1, experts=2, hidden=4, stages=1, rank=1, lora_alpha=1.0),
     )
     assert network.encoder_of == (0, 1, 0, 2)
@@ -315,12 +315,7 @@ def test_a_shared_encoder_is_frozen_and_adapted_with_the_stages() -> None:
     network = ScaleZeroNetwork(
         [frames, frames, spaces.Box(-1, 1, (3,))],
         [2, 3, 2],
-        latent_size=4,
-        window=2,
-        hidden_sizes=[],
-        activation="relu",
-        image_encoder="nature",
-        support_size=2,
+        **SMALL,
         transformer=dict(layers=1, heads=1, experts=2, hidden=4, stages=3, rank=2, lora_alpha=2.0),
         staged_encoders=True,
     )

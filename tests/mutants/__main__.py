@@ -41,7 +41,7 @@ from planting import NotPlanted, live_functions, plant  # noqa: E402
 
 PACKAGE = ROOT / "src" / "rl_training"
 FOLDER = ROOT / "build" / "mutants"
-RUNTIME = ("*_trainer", "actor_learner", "trainer", "optim", "grouped_adam", "scalezero_tasks")
+RUNTIME = ("*_trainer", "actor_learner", "trainer", "optim", "grouped_adam", "scalezero_*s")
 RUNTIME += ("on_policy", "off_policy", "updates", "controls", "schedules", "metrics", "evaluation")
 SOURCES = [
     f"{room}/*.py" for room in ("algorithms", "data", "state", "search", "networks", "kernels", "policies")

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rl_training.algorithms.gumbel_muzero import improved_policy_loss
+from rl_training.algorithms.muzero import two_hot_loss
+
 SCALE_RANGE = 0.2  # how far an adapter's scale may leave 1, as in the paper's code
 
 
@@ -61,6 +64,26 @@ def latent_loss(prediction: Tensor, target: Tensor) -> Tensor:
 def mean_where(losses: Tensor, known: Tensor) -> Tensor:
     """The mean of losses [...] where `known` [...] is 1; 0 where it nowhere is."""
     return (losses * known).sum() / known.sum().clamp(min=1)
+
+
+def window_losses(
+    said: Sequence[Tensor], true: Sequence[Tensor], acted: Tensor, known: Tensor
+) -> dict[str, Tensor]:
+    """lᵖ, lᵛ, lʳ and lᶻ of windows of K steps, each the mean over all positions where it is known.
+
+    said:  logits of policies [B, K + 1, A], values [B, K + 1, 2S + 1] and rewards [B, K, 2S + 1]; latents [B, K, D]
+    true:  improved policies [B, K + 1, A], returns [B, K + 1], rewards [B, K]; latents [B, K, D]
+    acted: [B, K + 1], where an action was taken
+    known: [B, K + 1]; past an episode's end nothing is earned and nothing changes
+    """
+    (policy, value, reward, latent), (improved, returns, earned, following) = said, true
+    before = known[:, :-1]  # a reward, and where an action leads, are known where the position before it is
+    return {
+        "policy_loss": mean_where(improved_policy_loss(policy, improved), acted),
+        "value_loss": mean_where(two_hot_loss(value, returns), known),
+        "reward_loss": mean_where(two_hot_loss(reward, earned), before),
+        "latent_loss": mean_where(latent_loss(latent, following), before),
+    }
 
 
 def is_solved(returns: Sequence[float], target: float | None, episodes: int) -> bool:

@@ -7,14 +7,18 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from rl_training.algorithms.scalezero import is_solved
+from rl_training.data.batch import WindowBatch
 from rl_training.data.collector import check_finite, fresh_where_ended
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.data.experience import require_known_actions, stacked_frames, step_and_store
 from rl_training.envs.making import make_environments
 from rl_training.envs.spaces import check_action_space
+from rl_training.networks.scalezero import ScaleZeroNetwork
 from rl_training.policies.scalezero import ScaleZeroPolicy, TaskPlan
 from rl_training.runtime.evaluation import play
 from rl_training.settings.scalezero import ScaleZeroConfig
@@ -95,6 +99,39 @@ class Task(Stateful):
         self.noise = fresh
         return fresh
 
+    def draw(self, batch_size: int, gamma: float, agent: ScaleZeroPolicy) -> WindowBatch:
+        """Windows, rows first, with what was seen there as the network's tensors."""
+        batch = self.replay.sample(batch_size, gamma)
+        places = batch["places"].T
+        windows: Any = {
+            name: part.transpose(0, 1).to(agent.device)
+            for name, part in batch.items()
+            if isinstance(part, Tensor)
+        }
+        windows["obs"] = self.seen(places, agent)
+        windows["next_obs"] = self.seen(places[:, 1:], agent)
+        windows["bootstrap"] = batch["bootstrap"].T[(batch["discount"].T != 0).numpy()]
+        return windows
+
+    def seen(self, places: np.ndarray, agent: ScaleZeroPolicy) -> Any:
+        """What was seen at places [...] of the replay, as the network's tensors [N, ...]."""
+        return agent.inputs(self.number, self.replay.seen_at(places.reshape(-1)))
+
+    def context(
+        self, places: np.ndarray, steps: int, agent: ScaleZeroPolicy, network: ScaleZeroNetwork, stage: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Latents [N, c + 1, D] by `network`, actions [N, c] and how many there are [N], up to places [N] of the
+        replay: as acting, which looks back c = `steps` steps, has them there.
+
+        What several rows look back on is encoded once.
+        """
+        behind, actions, past = self.replay.before(places, steps)
+        several, index = np.unique(behind, return_inverse=True)
+        latents = network.encode(self.number, self.seen(several, agent), stage)
+        arrays = (index.reshape(behind.shape), actions, past)
+        which, taken, count = (torch.from_numpy(array).to(agent.device) for array in arrays)
+        return latents[which], taken, count
+
     def confirms(self, agent: ScaleZeroPolicy, config: ScaleZeroConfig, seed: int) -> bool:
         """Whether greedy episodes, in environments of their own, reach the target as well.
 
@@ -116,6 +153,13 @@ class Task(Stateful):
         finished = self.environments.take_finished()
         self.returns.extend(returned for _, returned, *_ in finished)
         return finished
+
+    def standing(self) -> dict[str, float]:
+        """What a log line says of it."""
+        line: dict[str, float] = {"steps": self.steps, "solved": int(self.solved)}
+        if self.returns:
+            line["episode_return"] = float(np.mean(self.returns))
+        return {f"task/{self.name}/{name}": value for name, value in line.items()}
 
 
 def _target(config: ScaleZeroConfig, name: str) -> float | None:
