@@ -86,8 +86,8 @@ def test_as_many_updates_run_and_as_far_is_imagined_as_the_schedules_say(monkeyp
         imagination_horizon_schedule={"type": "step", "points": [[0, 2], [200, 3]]},
     )
     trainer, horizons = DreamerTrainer(config), []
-    imagine = trainer.imagine
-    monkeypatch.setattr(trainer, "imagine", lambda state, n: (horizons.append(n), imagine(state, n))[1])
+    network, imagine = trainer.agent.network, trainer.agent.network.imagine
+    monkeypatch.setattr(network, "imagine", lambda state, n: (horizons.append(n), imagine(state, n))[1])
     knobs = Controls.of(config)
     for step in range(0, 400, 2):
         trainer.iterate(knobs.at(step))

@@ -24,10 +24,23 @@ from rl_training.errors import ConfigError
 from rl_training.state.leaves import is_whole, require, require_array
 from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
-from rl_training.trees import tree_leaves, tree_map
+from rl_training.trees import Arrays, tree_leaves, tree_map
 
 SEGMENTS = 64  # into which a lane's full ring is cut on disk
 LATENTS = ("deter", "stoch")
+
+
+def going_on(obs: Arrays, reward: np.ndarray, first: np.ndarray, acted: Batch) -> Batch:
+    """A row [B, ...] where something is done; `acted` holds the action and the latent it was chosen for."""
+    never = np.zeros(len(reward), np.bool_)
+    return {"obs": obs, "reward": reward, "first": first, "last": never, "terminal": never, **acted}
+
+
+def ended(obs: Arrays, reward: np.ndarray, terminal: np.ndarray, acted: Batch) -> Batch:
+    """A row [B, ...] of last observations: nothing is done there, and nobody goes on from their latents."""
+    idle = {name: np.zeros_like(part) for name, part in acted.items()}
+    never = np.zeros(len(reward), np.bool_)
+    return {"obs": obs, "reward": reward, "first": never, "last": ~never, "terminal": terminal, **idle}
 
 
 class StreamReplay(Stateful):

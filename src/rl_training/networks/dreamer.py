@@ -12,7 +12,7 @@ from rl_training.algorithms.dreamer import bounded_normal, make_bins, unimix
 from rl_training.kernels.bins import decode_bins
 from rl_training.networks.actor_critic import action_family
 from rl_training.networks.reconstruction import Reconstruction
-from rl_training.networks.rssm import RSSM, linear, mlp
+from rl_training.networks.rssm import RSSM, State, linear, mlp
 
 NUM_BINS = 255
 
@@ -99,6 +99,24 @@ class DreamerNetwork(nn.Module):
             choices = zip(action.long().unbind(-1), self.action_sizes, strict=True)
             return torch.cat([F.one_hot(choice, size) for choice, size in choices], -1).float()
         return action.float()
+
+    @torch.no_grad()
+    def imagine(self, state: State, horizon: int) -> tuple[Tensor, Tensor]:
+        """Act in the model from N states: features [H + 1, N, F] of them and what follows, and actions [H, N, ...].
+
+        aₜ ~ π(· | sₜ)        sₜ₊₁ ~ p(· | sₜ, aₜ)
+        """
+        rssm, (_, foresee) = self.rssm, self.rssm.steps
+        noise = torch.rand(horizon, len(state.deter), rssm.num_latents, device=state.deter.device)
+        size, actions = rssm.deter_size, []
+        features = noise.new_empty(horizon + 1, len(state.deter), size + rssm.stoch_size)
+        features[0] = state.features
+        for t in range(horizon):
+            action = self.family.sample(self.policy(features[t]))
+            state = foresee(state, self.encode_action(action), noise[t])
+            actions.append(action)
+            features[t + 1, :, :size], features[t + 1, :, size:] = state
+        return features, torch.stack(actions)
 
     def rewards(self, features: Tensor) -> Tensor:
         """Without gradients."""

@@ -21,7 +21,7 @@ from rl_training.algorithms.dreamer import (
 from rl_training.algorithms.sac import polyak
 from rl_training.data.batch import SequenceBatch, on_device
 from rl_training.data.collector import fresh_where_ended
-from rl_training.data.streams import StreamReplay
+from rl_training.data.streams import StreamReplay, ended, going_on
 from rl_training.envs.environments import Step
 from rl_training.kernels.bins import bins_loss, decode_bins
 from rl_training.networks.rssm import State
@@ -34,7 +34,9 @@ from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dreamer import DreamerConfig
 from rl_training.trees import Arrays, tree_map
 
-FLAGS = ("first", "last", "terminal")
+# Whose losses, each times its scale, add up to what the optimizer descends.
+WORLD_MODEL = ("reconstruction", "reward", "continue", "dynamics", "representation")
+BEHAVIOUR = ("policy", "value", "replay_value")
 
 
 class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
@@ -71,9 +73,8 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     def make_replay(self, obs: Arrays, **settings: Any) -> Any:
         config, count = self.config, self.config.num_envs
-        flag = np.zeros(count, np.bool_)
         acted, _ = self.agent.act(obs, self.agent.initial(count), explore=True)
-        row = {"obs": obs, "reward": np.zeros(count, np.float32), **dict.fromkeys(FLAGS, flag), **acted}
+        row = going_on(obs, np.zeros(count, np.float32), np.zeros(count, np.bool_), acted)
         sizes = {"length": config.batch_length, "num_classes": config.network["num_classes"]}
         return StreamReplay(config.buffer_size, row, **sizes, refresh=config.refresh_latents)
 
@@ -81,27 +82,16 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         """Act once in every environment, and remember it with the latents that were acted on."""
         count, obs = self.config.num_envs, self.environments.obs
         acted, self.carry = self.agent.act(obs, self.carry, explore=True)
-        never = np.zeros(count, np.bool_)
-        flags = {"first": self.first, "last": never, "terminal": never}
-        self.replay.add(np.arange(count), {"obs": obs, "reward": self.reward, **flags, **acted})
+        self.replay.add(np.arange(count), going_on(obs, self.reward, self.first, acted))
         step = self.environments.step(acted["action"])
         self.reward, self.first = step.reward.astype(np.float32), step.terminated | step.truncated
         if step.ended:
-            self._remember_ends(np.array(step.ended), step, acted)
+            lanes = np.array(step.ended)
+            ends = (step.next_obs, self.reward, step.terminated, acted)
+            self.replay.add(lanes, ended(*(tree_map(lambda column: column[lanes], part) for part in ends)))
+            self.reward[lanes] = 0.0
             self.carry = fresh_where_ended(self.agent, self.carry, step.ended)
         return step
-
-    def _remember_ends(self, lanes: np.ndarray, step: Step, acted: dict[str, np.ndarray]) -> None:
-        """The last observations of episodes: nothing is done there, and nobody goes on from their latents."""
-        idle = {name: np.zeros_like(part[lanes]) for name, part in acted.items()}
-        flags = {
-            "first": np.zeros(len(lanes), np.bool_),
-            "last": np.ones(len(lanes), np.bool_),
-            "terminal": step.terminated[lanes],
-        }
-        obs = tree_map(lambda column: column[lanes], step.next_obs)
-        self.replay.add(lanes, {"obs": obs, "reward": self.reward[lanes], **flags, **idle})
-        self.reward[lanes] = 0.0
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Act with the world model's state, and add the steps to the replay.
@@ -123,7 +113,8 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         # The critic also learns from the rewards that were really earned.
         replayed = self.replay_value_loss(state, batch, returns, now)
         losses |= imagined | {"replay_value_loss": replayed}
-        loss = torch.stack([getattr(now, scale) * losses[name] for name, scale in SCALES.items()]).sum()
+        terms = [getattr(now, f"{of}_scale") * losses[f"{of}_loss"] for of in WORLD_MODEL + BEHAVIOUR]
+        loss = torch.stack(terms).sum()
         step = self.optimizer.step(loss, now.learning_rate, None)
         # The slow critic follows.
         critic = torch.cat([weight.detach().flatten() for weight in self.critic_weights])
@@ -167,7 +158,8 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
     def imagination_losses(self, state: State, now: Now) -> tuple[dict[str, Tensor], Tensor]:
         """The losses of actor and critic in imagination, and the returns [T, B] of the states it began with."""
         network, bins = self.agent.network, self.agent.network.bins
-        features, action = self.imagine(state, int(now.imagination_horizon))  # H + 1 states, H actions
+        starts = State(*(part.detach().flatten(0, 1) for part in state))
+        features, action = network.imagine(starts, int(now.imagination_horizon))
         logits = network.critic(features[:-1])
         with torch.no_grad():
             last = network.critic(features[-1:])
@@ -190,22 +182,6 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         }
         return losses, returns[0].view(state.deter.shape[:2])
 
-    @torch.no_grad()
-    def imagine(self, state: State, horizon: int) -> tuple[Tensor, Tensor]:
-        """From all T · B states: features [H + 1, T · B, F] of the states that follow, and the actions [H, ...]."""
-        network, (_, foresee) = self.agent.network, self.agent.network.rssm.steps
-        state = State(*(part.detach().flatten(0, 1) for part in state))
-        noise = torch.rand(horizon, len(state.deter), network.rssm.num_latents, device=self.agent.device)
-        size, actions = network.rssm.deter_size, []
-        features = noise.new_empty(horizon + 1, len(state.deter), size + network.rssm.stoch_size)
-        features[0] = state.features
-        for t in range(horizon):
-            action = network.family.sample(network.policy(features[t]))
-            state = foresee(state, network.encode_action(action), noise[t])
-            actions.append(action)
-            features[t + 1, :, :size], features[t + 1, :, size:] = state
-        return features, torch.stack(actions)
-
     def replay_value_loss(self, state: State, batch: SequenceBatch, returns: Tensor, now: Now) -> Tensor:
         """The critic on the replayed states, bootstrapped from the returns [T, B] that were imagined there."""
         network = self.agent.network
@@ -217,18 +193,6 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         loss = bins_loss(network.critic(features), [target, slow], network.bins)
         # What follows an episode's last observation is another episode.
         return ((1 - batch["last"][:-1]) * loss).mean()
-
-
-SCALES = {
-    "reconstruction_loss": "reconstruction_scale",
-    "reward_loss": "reward_scale",
-    "continue_loss": "continue_scale",
-    "dynamics_loss": "dynamics_scale",
-    "representation_loss": "representation_scale",
-    "policy_loss": "policy_scale",
-    "value_loss": "value_scale",
-    "replay_value_loss": "replay_value_scale",
-}
 
 
 def train_dreamer(config: DreamerConfig, **options: Any) -> Result:
