@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from rl_training.algorithms.bc import BC_SLOPES, bc_loss
+from rl_training.data.batch import minibatches
 from rl_training.data.imitation import Epochs, PairBatch, at_rows, expert_pairs
 from rl_training.envs.making import make_environments
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import policy_settings
-from rl_training.runtime.optim import adam_of
+from rl_training.runtime.optim import Optimizer, adam_of
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.updates import Fastest
 from rl_training.runtime.workflows import Result, train
@@ -65,6 +67,23 @@ class BCTrainer(Trainer[BCConfig]):
         parts = update.parts(batch, 1, self.config.num_minibatches)
         metrics.extend(update.descend(parts, knobs.after(metrics.steps)))
         return metrics
+
+
+def clone(
+    agent: ActorCriticPolicy,
+    pairs: PairBatch,
+    epochs: int,
+    batch_size: int,
+    optimizer: Optimizer,
+    learning_rate: float,
+    max_grad_norm: float | None,
+) -> dict[str, Tensor]:
+    """Maximise E_expert[log π(a|s)] as a part of another algorithm; the loss of the last minibatch."""
+    rows, count = rows_of(agent, pairs), -(-len(pairs["action"]) // batch_size)
+    for minibatch in minibatches(rows, epochs, count):
+        loss, numbers = bc_loss(*agent.evaluate(minibatch["obs"], minibatch["action"]), ent_coef=0.0)
+        optimizer.step(loss, learning_rate, max_grad_norm)
+    return {"cloning_loss": numbers["cloning_loss"]}
 
 
 def rows_of(agent: ActorCriticPolicy, pairs: PairBatch) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.bc import bc_loss
 from rl_training.algorithms.gail import (
     REWARDS,
     discriminator_answers,
@@ -18,7 +17,7 @@ from rl_training.algorithms.gail import (
     gradient_penalty,
     interpolate,
 )
-from rl_training.data.batch import Rollout, minibatches
+from rl_training.data.batch import Rollout
 from rl_training.data.imitation import (
     PairBatch,
     Pairs,
@@ -35,8 +34,8 @@ from rl_training.envs.spaces import ACTIONS, ActionCodec
 from rl_training.errors import ConfigError
 from rl_training.networks.discriminator import Discriminator
 from rl_training.networks.encoders import Own
-from rl_training.runtime.bc_trainer import rows_of
-from rl_training.runtime.controls import Knobs, Now, compile_knobs
+from rl_training.runtime.bc_trainer import clone
+from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.discriminator_updates import fastest_judgement
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam
@@ -63,7 +62,6 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         assert isinstance(codec, ActionCodec)  # that of any of `action_spaces`
         self.codec = codec
         try:
-            refuse_endless_sums(config)
             self.expert = expert_pairs(config, self.observation_space, self.action_space)
         except ConfigError:
             self.close()  # worker processes, where environments have some
@@ -107,22 +105,15 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
         return metrics
 
     def clone(self, now: Now) -> dict[str, Tensor]:
-        """Behaviour cloning, a warm start: maximise E_expert[log π(a|s)].
+        """Behavioural cloning, a warm start.
 
         At the learning rate that is written in the config: schedules and warm-up belong to the steps that follow.
         """
-        config = self.config
+        config, self.cloned = self.config, True
         optimizer = self.optimizer.beside()  # its moments are of no use to the policy's own loss
-        batches = minibatches(
-            rows_of(self.agent, self.expert.pairs),
-            config.bc_epochs,
-            -(-len(self.expert.pairs["action"]) // config.discriminator_batch_size),
-        )
-        for minibatch in batches:
-            loss, numbers = bc_loss(*self.agent.evaluate(minibatch["obs"], minibatch["action"]), ent_coef=0.0)
-            optimizer.step(loss, config.learning_rate, now.max_grad_norm)
-        self.cloned = True
-        return {"cloning_loss": numbers["cloning_loss"]}
+        rates = (config.learning_rate, now.max_grad_norm)
+        size = config.discriminator_batch_size
+        return clone(self.agent, self.expert.pairs, config.bc_epochs, size, optimizer, *rates)
 
     def remember(self, pairs: Pairs) -> Pairs:
         """The pairs of the newest rollouts, this one among them."""
@@ -197,14 +188,6 @@ class GAILTrainer(PPOTrainer[GAILConfig]):
                 absorbing = form(self.discriminator(self.discriminator.absorbing())).item()
                 reward = reward + end_reward(absorbing, now.gamma) * terminated
         return reward
-
-
-def refuse_endless_sums(config: GAILConfig) -> None:
-    """Absorbing states last for ever: what they are worth is finite with a discount only."""
-    if config.absorbing_states and compile_knobs(config)["gamma"].highest >= 1:
-        raise ConfigError(
-            "gamma must stay below 1 with absorbing_states: their return is an infinite sum", ("gamma",)
-        )
 
 
 def train_gail(config: GAILConfig, **options: Any) -> Result:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import model_validator
 
 from rl_training.parts import Brought
+from rl_training.runtime.controls import compile_knobs
 from rl_training.settings.families import AdamSettings, Minibatches, OnPolicyConfig, Surrogate
 from rl_training.settings.fields import Units, field, knob
 from rl_training.settings.refusals import refused
@@ -67,7 +68,9 @@ class GAILConfig(OnPolicyConfig, Minibatches, Surrogate, AdamSettings):
     bc_epochs: int = field(0, "Epochs of behaviour cloning before training.", ge=0)
 
     @model_validator(mode="after")
-    def _own_layers_are_as_they_are(self) -> GAILConfig:
+    def _what_goes_together(self) -> GAILConfig:
+        if self.absorbing_states and compile_knobs(self)["gamma"].highest >= 1:
+            raise refused("gamma", "must stay below 1 with absorbing_states: their return is an infinite sum")
         if self.reward_scale_rollouts is not None and not self.normalize_rewards:
             raise refused("reward_scale_rollouts", "needs normalize_rewards: true")
         if self.bc_epochs > 0 and self.squash_actions:
