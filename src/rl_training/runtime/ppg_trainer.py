@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.ppg import joint_loss
 from rl_training.algorithms.ppo import fit_loss, normalize_advantage, surrogate_loss
 from rl_training.data.batch import lane_groups, take_lanes
+from rl_training.data.kept_rollouts import Kept, check_rollouts, read_rollouts, write_rollouts
 from rl_training.networks.actor_critic import PhasicActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs, Now
@@ -24,11 +24,9 @@ from rl_training.runtime.workflows import Result, train
 from rl_training.settings.ppg import PPGConfig
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.segments import SegmentStore
-from rl_training.trees import Tensors, tree_leaves, tree_map
+from rl_training.trees import Tensors, tree_map
 
-# Raw observations [T, B, ...] and value targets [T, B]; no class statement, because `return` is a keyword.
-Kept = TypedDict("Kept", {"obs": Tensors, "return": Tensor})
-# Rows of them [N, ...], normalised, and the parameters of π_old there.
+# Rows of kept rollouts [N, ...], normalised, and the parameters of π_old there.
 PhasicBatch = TypedDict("PhasicBatch", {"obs": Tensors, "return": Tensor, "parameters": Tensor})
 
 
@@ -72,12 +70,8 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         state = super().state_dict()
         if self.store is None:
             return state | {"kept": list(self.kept)}
-        names = [_segment(self.rollouts - back) for back in range(len(self.kept), 0, -1)]
-        self.store.keep(set(names))
-        for name, rollout in zip(names, self.kept, strict=True):
-            if name not in self.store:
-                self.store.write(name, {key: part.numpy() for key, part in tree_leaves(rollout, "kept")})
-        return state | {"kept": len(names)}
+        write_rollouts(self.store, self.kept, self.rollouts)
+        return state | {"kept": len(self.kept)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         kept = state["kept"]
@@ -89,40 +83,13 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         require(is_whole(kept) and is_whole(rest["rollouts"]), "kept: no number of rollouts")
         require(kept < self.config.policy_iterations, "kept: more rollouts than a phase has")
         require(kept <= rest["rollouts"], "kept: more rollouts than there were")
-        if kept and self.store is None:
-            raise ValueError("kept: rollouts were saved, but there is no folder to read them from")
-        self.kept = [self._read(rest["rollouts"] - back) for back in range(kept, 0, -1)]
+        self.kept = read_rollouts(self.store, kept, rest["rollouts"], self.collector.environments.obs)
         super().load_state_dict(rest)
-
-    def _read(self, number: int) -> Kept:
-        assert self.store is not None
-        arrays = self.store.read(_segment(number))
-        like = {"obs": self.collector.environments.obs, "return": np.zeros(())}
-        names = {name for name, _ in tree_leaves(like, "kept")}
-        require(arrays.keys() == names, "kept: no rollout")
-
-        def filled(tree: Any, name: str) -> Any:
-            if isinstance(tree, dict):
-                return {key: filled(part, f"{name}/{key}") for key, part in tree.items()}
-            return torch.from_numpy(arrays[name])
-
-        rollout: Kept = filled(like, "kept")
-        return rollout
 
     def check_state(self) -> None:
         lanes = (self.config.num_steps, self.config.num_envs)
-        like = tree_map(torch.as_tensor, self.collector.environments.obs)
         require(len(self.kept) < self.config.policy_iterations, "kept: more rollouts than a phase has")
-        for rollout in self.kept:
-            require(rollout.keys() == {"obs", "return"}, "kept: no rollout")
-            require(
-                rollout["return"].shape == lanes and rollout["return"].isfinite().all(), "kept: no returns"
-            )
-            for (name, part), (_, column) in zip(
-                tree_leaves(like, "obs"), tree_leaves(rollout["obs"], "obs"), strict=True
-            ):
-                fits = column.shape == (*lanes, *part.shape[1:]) and column.dtype == part.dtype
-                require(fits, f"kept: {name} of another shape")
+        check_rollouts(self.kept, lanes, self.collector.environments.obs)
 
     def iterate(self, knobs: Knobs) -> Metrics:
         config = self.config
@@ -189,10 +156,6 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         self.auxiliary_optimizer.step(joint, now.learning_rate, now.max_grad_norm)
         self.critic_optimizer.step(fit, now.learning_rate, now.max_grad_norm)
         return terms | fitted
-
-
-def _segment(number: int) -> str:
-    return f"rollout-{number:012d}.safetensors"
 
 
 def train_ppg(config: PPGConfig, **options: Any) -> Result:
