@@ -137,27 +137,17 @@ def test_state_comes_back_exactly_into_the_storage_that_is_there() -> None:
     source.change()
     state = source.state_dict()
     assert "config" not in state
-    kept = (
-        target.view,
-        target.net[0].weight,
-        target.counter,
-        target.counter.mean,
-        target.both,
-        target.recent,
-    )
+
+    def parts() -> tuple[object, ...]:
+        weight, mean = target.net[0].weight, target.counter.mean
+        return target.view, weight, target.counter, mean, target.both, target.recent
+
+    kept = parts()
     target.load_state_dict(state)
     assert same(target.state_dict(), state)
     assert target.view.tolist() == [2.0, 3.0], "a view stays a view"
     assert target.view.data_ptr() == target.flat[2:4].data_ptr()
-    after = (
-        target.view,
-        target.net[0].weight,
-        target.counter,
-        target.counter.mean,
-        target.both,
-        target.recent,
-    )
-    assert all(a is b for a, b in zip(kept, after, strict=True))
+    assert all(a is b for a, b in zip(kept, parts(), strict=True))
     assert not target.net[2].training
     assert target.net[0].training
 

@@ -10,10 +10,11 @@ from rl_training.commands.options import (
     Overrides,
     Quiet,
     Trust,
+    new_folder,
     pasted,
     print_json,
+    print_stopped,
     showing,
-    signal_name,
 )
 
 Source = Annotated[
@@ -34,12 +35,7 @@ def evolve(
     interval: Annotated[
         int | None, typer.Option(min=1, help="Steps of a generation. [default: a tenth of total_timesteps]")
     ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where to write the population; must be new or empty. [default: runs/evolve-ALGO-ENV-sSEED]"
-        ),
-    ] = None,
+    run_dir: Annotated[Path | None, new_folder("the population", "runs/evolve-ALGO-ENV-sSEED")] = None,
     trust: Trust = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -78,8 +74,7 @@ def evolve(
             }
         )
     elif done.interrupted:
-        print(f"stopped by {signal_name(done.interrupted)}; everything is saved")
-        print(f"resume it    rl-training evolve {pasted(folder)}")
+        print_stopped(done.interrupted, f"rl-training evolve {pasted(folder)}")
     else:
         print(f"winner       {pasted(done.winner)}")
         print(f"train it     rl-training train {pasted(folder / 'winner.yaml')}")

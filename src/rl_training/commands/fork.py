@@ -11,6 +11,7 @@ from rl_training.commands.options import (
     Overrides,
     Quiet,
     Trust,
+    new_folder,
     print_result,
     showing,
 )
@@ -34,12 +35,7 @@ def fork(
             help="Branch off after the iteration that reaches this step; it is run again from the checkpoint before.",
         ),
     ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where to write the fork; must be new or empty. [default: runs/ALGO-ENV-sSEED-fork]"
-        ),
-    ] = None,
+    run_dir: Annotated[Path | None, new_folder("the fork", "runs/ALGO-ENV-sSEED-fork")] = None,
     trust: Trust = False,
     accept_damaged_log: AcceptDamagedLog = False,
     json_: Json = False,

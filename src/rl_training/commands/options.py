@@ -47,6 +47,11 @@ AcceptDamagedLog = Annotated[
 ]
 
 
+def new_folder(what: str, default: str) -> Any:
+    """The option of a command that writes a new folder."""
+    return typer.Option(help=f"Where to write {what}; must be new or empty. [default: {default}]")
+
+
 class Which(str, Enum):
     last = "last"
     best = "best"
@@ -134,8 +139,7 @@ def print_result(result: "Result", as_json: bool) -> None:
         from rl_training.runtime.engine import resume_command
 
         command = resume_command(load_run_config(result.run_dir / "config.yaml"), result.run_dir)
-        print(f"stopped by {signal_name(interrupted)}; everything is saved")
-        print(f"resume it    {printable_line(command)}")
+        print_stopped(interrupted, printable_line(command))
     else:
         metrics = result.metrics
         if result.stopped:
@@ -163,10 +167,12 @@ def pasted(path: object) -> str:
     return printable_line(shlex.quote(str(path)))
 
 
-def signal_name(number: int) -> str:
+def print_stopped(number: int, resume: str) -> None:
+    """Says which signal ended something, and the command that resumes it."""
     import signal
 
-    return signal.Signals(number).name
+    print(f"stopped by {signal.Signals(number).name}; everything is saved")
+    print(f"resume it    {resume}")
 
 
 def print_warning(text: str) -> None:

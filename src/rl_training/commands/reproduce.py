@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from rl_training.commands.options import Json, Quiet, print_json, signal_name
+from rl_training.commands.options import Json, Quiet, print_json, print_stopped
 from rl_training.errors import UserError
 from rl_training.terminal import printable_line
 
@@ -120,8 +120,7 @@ def run_row(
 
 
 def stopped(number: int) -> typer.Exit:
-    print(f"stopped by {signal_name(number)}; everything is saved")
-    print("resume it    run the same command again")
+    print_stopped(number, "run the same command again")
     return typer.Exit(128 + number)
 
 

@@ -11,11 +11,12 @@ from rl_training.commands.options import (
     Json,
     Overrides,
     Quiet,
+    new_folder,
     pasted,
     print_json,
     print_result,
+    print_stopped,
     showing,
-    signal_name,
 )
 from rl_training.errors import ConfigError, UserError
 from rl_training.terminal import printable_line
@@ -28,10 +29,7 @@ if TYPE_CHECKING:
 def train(
     config: ConfigSource,
     overrides: Overrides = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(help="Where to write the run; must be new or empty. [default: runs/ALGO-ENV-sSEED]"),
-    ] = None,
+    run_dir: Annotated[Path | None, new_folder("the run", "runs/ALGO-ENV-sSEED")] = None,
     seeds: Annotated[
         str | None,
         typer.Option(help="Train several seeds as one experiment, in runs/ALGO-ENV-seeds: 1-5 or 1,2,7."),
@@ -133,7 +131,6 @@ def print_summary(experiment: "Experiment") -> None:
         actions = "sampled" if experiment.config.samples_evaluations else "greedy"
         print(f"             (evaluations at the end, {actions} actions)")
     if experiment.interrupted:
-        print(f"stopped by {signal_name(experiment.interrupted)}; everything is saved")
-        print("resume it    run the same command again")
+        print_stopped(experiment.interrupted, "run the same command again")
     else:
         print(f"compare it   rl-training compare {pasted(experiment.path)}")

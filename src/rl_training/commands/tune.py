@@ -10,10 +10,11 @@ from rl_training.commands.options import (
     Overrides,
     Quiet,
     Trust,
+    new_folder,
     pasted,
     print_json,
+    print_stopped,
     showing,
-    signal_name,
 )
 from rl_training.terminal import printable_line
 
@@ -34,12 +35,7 @@ def tune(
     trials: Annotated[
         int | None, typer.Option(min=1, help="Total number of trials; required for a new search.")
     ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where to write the search; must be new or empty. [default: runs/tune-ALGO-ENV-sSEED]"
-        ),
-    ] = None,
+    run_dir: Annotated[Path | None, new_folder("the search", "runs/tune-ALGO-ENV-sSEED")] = None,
     startup: Annotated[
         int,
         typer.Option(min=1, help="Number of random trials, without pruning, before the sampler takes over."),
@@ -88,8 +84,7 @@ def tune(
     if json_:
         print_json(done._asdict() | {"folder": str(folder)})
     elif done.interrupted:
-        print(f"stopped by {signal_name(done.interrupted)}; everything is saved")
-        print(f"resume it    rl-training tune {pasted(folder)}")
+        print_stopped(done.interrupted, f"rl-training tune {pasted(folder)}")
     elif best is not None:
         print(f"best         trial {best['number']} of {len(done.trials)}: return {best['return']:.2f}")
         for name, value in best["values"].items():

@@ -6,17 +6,12 @@ import numpy as np
 
 from rl_training.compiling import njit
 from rl_training.dynamics.interface import Dynamics
+from rl_training.dynamics.tictactoe import clear_board
 
 ROWS, COLUMNS = 6, 7
 SQUARES = ROWS * COLUMNS
 TURN = SQUARES  # where the state says who is to move: 1 or 2, as their stones are
 DIRECTIONS = np.array([[0, 1], [1, 0], [1, 1], [1, -1]])
-
-
-@njit(error_model="numpy")
-def reset(state, chance):  # type: ignore[no-untyped-def]
-    state[:] = 0.0
-    state[TURN] = 1.0
 
 
 @njit(error_model="numpy")
@@ -51,4 +46,4 @@ def observe(state, obs):  # type: ignore[no-untyped-def]
         obs[2 * SQUARES + column] = np.float32(state[column] == 0)
 
 
-CONNECT_FOUR = Dynamics(reset, step, observe, (*(0,) * SQUARES, 1), (*(2,) * SQUARES, 2), masked=True)
+CONNECT_FOUR = Dynamics(clear_board, step, observe, (*(0,) * SQUARES, 1), (*(2,) * SQUARES, 2), masked=True)

@@ -12,9 +12,10 @@ TURN = 9  # where the state says who is to move: 1 or 2, as their stones are
 
 
 @njit(error_model="numpy")
-def reset(state, chance):  # type: ignore[no-untyped-def]
+def clear_board(state, chance):  # type: ignore[no-untyped-def]
+    """No stones; the state ends with who is to move, which is the first player."""
     state[:] = 0.0
-    state[TURN] = 1.0
+    state[-1] = 1.0
 
 
 @njit(error_model="numpy")
@@ -39,4 +40,4 @@ def observe(state, obs):  # type: ignore[no-untyped-def]
         obs[18 + i] = np.float32(state[i] == 0)
 
 
-TICTACTOE = Dynamics(reset, step, observe, (*(0,) * 9, 1), (*(2,) * 9, 2), masked=True)
+TICTACTOE = Dynamics(clear_board, step, observe, (*(0,) * 9, 1), (*(2,) * 9, 2), masked=True)
