@@ -68,10 +68,13 @@ class Exportable(Protocol):
     """What `rl-training export` needs besides: the greedy policy in tensors, from normalised inputs."""
 
     greedy_leaves_out: str  # what of acting is no part of `greedy`, such as a search; "" if nothing
+    num_draws: int  # random numbers that it needs for a row
 
-    def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
+    def greedy(
+        self, inputs: Tensors, carry: Carry, *noise: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Carry]:
         """Inputs [B, ...] and memory → model-space actions, by name what they were chosen by (first the scores of
-        choices, if there are some), and the next memory."""
+        choices, if there are some), and the next memory. `noise` [B, n] in [0, 1) where there are draws."""
 
     def acting_carry(self, carry: Carry) -> Carry:
         """The part of a carry that choosing actions needs."""

@@ -10,7 +10,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.algorithms.distributions import DiagonalGaussian, Joint
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import num_choices, refuse_empty_masks
 from rl_training.envs.compiled import AnyEnvironments
@@ -19,7 +18,7 @@ from rl_training.errors import ConfigError
 from rl_training.kernels.acting import InMemory, SmallActorCritic
 from rl_training.kernels.exact import taken
 from rl_training.networks.actor_critic import ActorCritic, action_family
-from rl_training.policies.base import NetworkPolicy
+from rl_training.policies.base import NetworkPolicy, most_likely
 from rl_training.policies.in_lanes import WholeRollouts
 from rl_training.trees import Arrays, Tensors, space_leaves
 
@@ -85,14 +84,7 @@ class ActorCriticPolicy(NetworkPolicy):
         return {name: tensor.cpu().numpy() for name, tensor in acted.items()}
 
     def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
-        return *self._most_likely(self.network.policy(inputs)), carry
-
-    def _most_likely(self, parameters: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mode, and the parameters under the names of what they are."""
-        names = ("mean", "log_std") if isinstance(self.family, DiagonalGaussian) else ("logits",)
-        names = ("parameters",) if isinstance(self.family, Joint) else names
-        parts = parameters.chunk(len(names), -1)
-        return self.family.mode(parameters), dict(zip(names, parts, strict=True))
+        return *most_likely(self.family, self.network.policy(inputs)), carry
 
     def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         small = self._small(obs)

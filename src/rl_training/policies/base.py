@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
+from rl_training.algorithms.distributions import DiagonalGaussian, Joint
 from rl_training.data.collector import Carry, Rollouts
 from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.compiled import AnyEnvironments
@@ -29,6 +31,11 @@ class NetworkPolicy(Stateful):
 
     def initial(self, count: int) -> Carry:
         return ()
+
+    @property
+    def num_draws(self) -> int:
+        """How many uniform random numbers `greedy` needs for a row: its `noise` [B, n] in [0, 1), if any."""
+        return 0
 
     def acting_carry(self, carry: Carry) -> Carry:
         """The part of the carry that acting alone needs."""
@@ -58,3 +65,10 @@ class NetworkPolicy(Stateful):
         if network is None or not network.fits(len(obs)):
             return None
         return network(self.normalized(obs))
+
+
+def most_likely(family: Any, parameters: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The mode of a distribution of actions, and its parameters [B, P] under the names of what they are."""
+    names = ("mean", "log_std") if isinstance(family, DiagonalGaussian) else ("logits",)
+    names = ("parameters",) if isinstance(family, Joint) else names
+    return family.mode(parameters), dict(zip(names, parameters.chunk(len(names), -1), strict=True))

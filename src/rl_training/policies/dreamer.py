@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
 from rl_training.data.collector import Carry
 from rl_training.kernels.bins import decode_bins
 from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import State
-from rl_training.policies.base import NetworkPolicy
-from rl_training.trees import Arrays
+from rl_training.policies.base import NetworkPolicy, most_likely
+from rl_training.trees import Arrays, Tensors
 
 
 class DreamerPolicy(NetworkPolicy):
@@ -50,12 +51,28 @@ class DreamerPolicy(NetworkPolicy):
         state = self.follow(obs, carry)
         return decode_bins(self.network.critic(state.features), self.network.bins).cpu().numpy()
 
+    @property
+    def num_draws(self) -> int:
+        return self.network.rssm.num_latents
+
+    def greedy(self, inputs: Tensors, carry: Carry, noise: Tensor) -> tuple[Tensor, dict[str, Tensor], Carry]:
+        """The likeliest action; the latent it is chosen for is drawn with the noise [B, S]."""
+        network = self.network
+        state = self.see(inputs, carry, noise)
+        action, scores = most_likely(network.family, network.policy(state.features))
+        return action, scores, (*state, network.encode_action(action))
+
     def follow(self, obs: Arrays, carry: Carry) -> State:
         """The state after these observations [B, ...]."""
+        inputs = self.inputs(obs)
+        noise = torch.rand(len(carry[0]), self.num_draws, device=self.device)
+        return self.see(inputs, carry, noise)
+
+    def see(self, inputs: Tensors, carry: Carry, noise: Tensor) -> State:
+        """The same of normalised inputs, with noise [B, S] in [0, 1) by which its latent is drawn."""
         rssm = self.network.rssm
         deter, stoch, action = carry
-        tokens = rssm.token_inputs(self.network.reconstruction.encode(self.inputs(obs)))
-        noise = torch.rand(len(tokens), rssm.num_latents, device=self.device)
+        tokens = rssm.token_inputs(self.network.reconstruction.encode(inputs))
         return rssm.see(State(deter, stoch), rssm.action_inputs(action), tokens, noise)[0]
 
 

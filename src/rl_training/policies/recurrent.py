@@ -9,6 +9,7 @@ from torch import Tensor
 from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.networks.recurrent import Carry, RecurrentActorCritic, Sequences
 from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.policies.base import most_likely
 from rl_training.trees import Arrays, Tensors
 
 
@@ -33,7 +34,7 @@ class RecurrentPolicy(ActorCriticPolicy):
 
     def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         features, carry = self.network.actor_memory.step(inputs, carry)
-        return *self._most_likely(self.network.actor_head(features, inputs)), carry
+        return *most_likely(self.family, self.network.actor_head(features, inputs)), carry
 
     @torch.no_grad()
     def value(self, obs: Arrays, carry: Carry) -> np.ndarray:

@@ -80,7 +80,7 @@ def export_policy(
         space_from_json(saved[f"{name}_space"]) for name in ("observation", "action")
     )
     graph = PolicyGraph(agent, observation_space, action_space).train(False)
-    with _quiet(), torch.no_grad():
+    with _quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         program = graph.program()
         aside = target.with_name(WRITING + target.name)
         try:
@@ -117,7 +117,8 @@ def refuse_target(target: Path) -> None:
 
 
 class PolicyGraph(nn.Module):
-    """(the parts of the observation, the parts of the memory) → `action`, what it was chosen by, the next memory."""
+    """(parts of the observation, of the memory, and noise if it draws) → `action`, what it was chosen by, the next
+    memory."""
 
     def __init__(self, agent: Any, observation_space: Space, action_space: Space) -> None:
         super().__init__()
@@ -128,11 +129,13 @@ class PolicyGraph(nn.Module):
         self.actions = ActionsGraph(action_space)
         self.template = self.observations(1, seed=0)
         self.observation_names = [name for name, _ in tree_leaves(self.template, "obs")]
+        self.num_draws = getattr(agent, "num_draws", 0)  # an algorithm of one's own may not say
+        self.noise_names = ["noise"] if self.num_draws else []
         self.memory_names = [f"memory_{i}" for i in range(len(self.initial(1)))]
 
     @property
     def input_names(self) -> list[str]:
-        return [*self.observation_names, *self.memory_names]
+        return [*self.observation_names, *self.memory_names, *self.noise_names]
 
     def initial(self, count: int) -> tuple[Tensor, ...]:
         """The memory with which an episode begins."""
@@ -148,7 +151,8 @@ class PolicyGraph(nn.Module):
         leaves = iter(tensors)
         obs = tree_map(lambda _: next(leaves), self.template)
         inputs = obs if self.normalizer is None else self.normalizer(obs)
-        action, scores, memory = self.agent.greedy(inputs, tuple(leaves))
+        memory = tuple(next(leaves) for _ in self.memory_names)
+        action, scores, memory = self.agent.greedy(inputs, memory, *leaves)
         after = {f"next_{name}": part for name, part in zip(self.memory_names, memory, strict=True)}
         return {**self.actions(action), **scores, **after}
 
@@ -156,7 +160,12 @@ class PolicyGraph(nn.Module):
         """Two rows of every input."""
         obs = self.observations(2, seed=0)
         leaves = [part for _, part in tree_leaves(obs, "obs")] + [part.numpy() for part in self.initial(2)]
-        return dict(zip(self.input_names, leaves, strict=True))
+        return dict(zip(self.input_names, leaves + self.noise(2, seed=0), strict=True))
+
+    def noise(self, count: int, seed: int) -> list[np.ndarray]:
+        """The numbers that a policy which draws takes from torch's generator after this seed; none of others."""
+        torch.manual_seed(seed)
+        return [torch.rand(count, self.num_draws).numpy() for _ in self.noise_names]
 
     def program(self) -> Any:
         """The graph of it all, for any number of rows."""
@@ -279,10 +288,17 @@ def _write_onnx(program: Any, path: Path, graph: PolicyGraph, about: dict[str, s
 
 
 def _rename_output(graph: Any, old: str, new: str) -> None:
+    """Give an output its name; a value inside that happens to have it gets another one."""
+    if old != new:
+        _rename(graph, new, f"inner_{new}")
+        _rename(graph, old, new)
+
+
+def _rename(graph: Any, old: str, new: str) -> None:
     for node in graph.node:
         node.output[:] = [new if name == old else name for name in node.output]
         node.input[:] = [new if name == old else name for name in node.input]
-    for value in graph.output:
+    for value in (*graph.output, *graph.initializer, *graph.value_info):
         value.name = new if value.name == old else value.name
 
 
