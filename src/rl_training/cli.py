@@ -27,6 +27,7 @@ from rl_training.commands.evaluate import evaluate
 from rl_training.commands.evolve import evolve
 from rl_training.commands.export import export
 from rl_training.commands.fork import fork
+from rl_training.commands.imagine import imagine
 from rl_training.commands.list import list_configs
 from rl_training.commands.play import play
 from rl_training.commands.record import record
@@ -129,6 +130,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fork": fork,
     "play": play,
     "export": export,
+    "imagine": imagine,
     "report": report,
     "compare": compare,
     "diagnose": diagnose,

@@ -32,7 +32,7 @@ EXTRAS = {
         "export --to FILE.onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}
     ),
     "pettingzoo": Extra("PettingZoo's parallel environments", {"pettingzoo": "pettingzoo", "mpe2": "mpe2"}),
-    "plot": Extra("pictures: schedule --png, compare --png", {"matplotlib": "matplotlib"}),
+    "plot": Extra("pictures: schedule --png, compare --png; imagine --video", {"matplotlib": "matplotlib"}),
     "ray": Extra("fleet: ray", {"ray": "ray"}),
     "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
     "tune": Extra("tune, evolve", {"optuna": "optuna", "matplotlib": "matplotlib"}),

@@ -6,6 +6,7 @@ save_picture(prediction, "imagined.png")
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,33 +38,82 @@ class Prediction(NamedTuple):
     context: int
 
 
-def imagine_open_loop(
+class Errors(NamedTuple):
+    """Root mean square errors [H] at each number of steps after the last observation that was shown."""
+
+    model: np.ndarray
+    unchanged: np.ndarray  # of expecting what was last shown
+
+
+def imagine_open_loop(path: str | Path, *, seed: int | None = None, **options: Any) -> Prediction:
+    """The first of `imagine_episodes`."""
+    return imagine_episodes(path, episodes=1, seed=seed, **options)[0]
+
+
+def imagine_episodes(
     path: str | Path,
     *,
+    episodes: int,
     steps: int = 40,
     context: int = 5,
     seed: int | None = None,
     checkpoint: Which = "last",
     trust: bool = False,
     trust_env: bool = False,
-) -> Prediction:
-    """Play an episode with the policy of a Dreamer run, and let its model imagine it after the first observations.
+) -> list[Prediction]:
+    """Play episodes with the policy of a Dreamer run, and let its model imagine each after the first observations.
 
     The model gets the actions that were taken, and no observation after `context` of them. An episode that ends
     early makes the prediction shorter.
     """
-    if steps < 1 or context < 1:
-        raise ConfigError("steps and context must be at least 1")
+    if steps < 1 or context < 1 or episodes < 1:
+        raise ConfigError("steps, context and episodes must be at least 1")
     config, agent, saved = load_agent(path, checkpoint, trust=trust or trust_env)
     if not isinstance(agent, DreamerPolicy):
         raise ConfigError(f"{path}: {config.algo_name} has no world model")
     refuse_untrusted(config, trust or trust_env, doing="playing")
-    seed = fold(config.seed if seed is None else seed, "imagination")
-    obs, actions = _play(agent, config, steps + context, seed, made_for(saved))
+    first = fold(config.seed if seed is None else seed, "imagination")
+    seeds = [first, *(fold(first, number) for number in range(1, episodes))]
+    return [_predicted(agent, config, steps + context, context, each, made_for(saved)) for each in seeds]
+
+
+def _predicted(
+    agent: DreamerPolicy, config: Config, steps: int, context: int, seed: int, spaces: tuple[object, object]
+) -> Prediction:
+    obs, actions = _play(agent, config, steps, seed, spaces)
     seed_everything(fold(seed, "latents"))
     predicted = {name: part.cpu().numpy() for name, part in _imagine(agent, obs, actions, context).items()}
     truth = {name: np.asarray(part) for name, part in tree_leaves(tree_map(_array, agent.inputs(obs)), "obs")}
     return Prediction(truth, {name: predicted[name].reshape(truth[name].shape) for name in truth}, context)
+
+
+def horizon_errors(predictions: Sequence[Prediction]) -> dict[str, Errors]:
+    """e_k = √E[(x̂_{c+k} - x_{c+k})²], k = 1 … H, for each part of the observation; c observations were shown.
+
+    The mean is over the entries of a part, and over the episodes that last so long. Vectors are as the networks see
+    them, pixels are shares of the brightest, and a wrong choice is an error of 1.
+    """
+    longest = max(len(part) - each.context for each in predictions for part in each.truth.values())
+    errors = {}
+    for name in predictions[0].truth:
+        squares = np.full((2, len(predictions), max(longest, 0)), np.nan)
+        for row, each in enumerate(predictions):
+            truth, c = each.truth[name], each.context
+            for kind, guess in enumerate((each.predicted[name][c:], truth[c - 1 : c])):
+                squares[kind, row, : len(truth[c:])] = _mean_square(truth[c:], guess)
+        errors[name] = Errors(*np.sqrt(np.nanmean(squares, 1)))
+    return errors
+
+
+def _mean_square(truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
+    """[T, ...] → [T]."""
+    if truth.ndim >= 3:
+        apart = (truth.astype(np.float64) - guess) / (255 if truth.dtype == np.uint8 else 1)
+    elif truth.dtype.kind in "iu":
+        apart = (truth != guess).astype(np.float64)
+    else:
+        apart = truth.astype(np.float64) - guess
+    return np.square(apart).reshape(len(truth), -1).mean(1)
 
 
 def _array(part: torch.Tensor) -> np.ndarray:

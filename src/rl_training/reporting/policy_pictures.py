@@ -11,7 +11,7 @@ import numpy as np
 
 from rl_training.errors import UserError
 from rl_training.policies.dreamer import DreamerPolicy
-from rl_training.reporting.imagination import imagine_open_loop
+from rl_training.reporting.imagination import Prediction, imagine_open_loop
 from rl_training.reporting.page import Chart, Page, Series
 from rl_training.runtime.workflows import load_agent
 from rl_training.tools.playing import play_run
@@ -64,8 +64,13 @@ def add_predictions(page: Page, run: Path, trust: bool) -> None:
         return
     imagined = imagine_open_loop(run, steps=AHEAD, context=CONTEXT, trust=trust)
     page.heading("What the world model expects")
+    add_prediction(page, imagined)
+
+
+def add_prediction(page: Page, imagined: Prediction) -> None:
     page.text(
-        f"The model sees the first {CONTEXT} observations of an episode, and after that only the actions taken."
+        f"The model sees the first {imagined.context} observations of an episode, and after that only the actions "
+        "taken."
     )
     for name, truth in imagined.truth.items():
         guess = imagined.predicted[name]
@@ -96,9 +101,14 @@ def prediction_curves(name: str, truth: np.ndarray, guess: np.ndarray) -> list[C
 def filmstrip(truth: np.ndarray, guess: np.ndarray, pictures: int = 10) -> np.ndarray:
     """Pictures [T, H, W, C], [T, C, H, W] or [T, H, W] side by side, in three rows: one picture of bytes."""
     chosen = np.linspace(0, len(truth) - 1, min(pictures, len(truth))).astype(int)
-    rows = [np.stack([_picture(part[index]) for index in chosen]) for part in (truth, guess)]
-    rows.append(np.abs(rows[0].astype(np.int16) - rows[1]).astype(np.uint8))
-    return np.concatenate([np.concatenate(list(row), axis=1) for row in rows], axis=0)
+    columns = [np.concatenate(three_pictures(truth[index], guess[index]), axis=0) for index in chosen]
+    return np.concatenate(columns, axis=1)
+
+
+def three_pictures(truth: np.ndarray, guess: np.ndarray) -> list[np.ndarray]:
+    """What happened, what was expected and the difference, each [H, W, 3] bytes."""
+    one, other = _picture(truth), _picture(guess)
+    return [one, other, np.abs(one.astype(np.int16) - other).astype(np.uint8)]
 
 
 def _picture(frame: np.ndarray) -> np.ndarray:

@@ -75,7 +75,7 @@ def play_run(
         )
         played: list[tuple[float, int]] = []
         with (
-            _writing(video, drawing.rate, most_frames) as film,
+            filming(video, drawing.rate, most_frames) as film,
             _one_line_if_it_cannot_be_drawn(config.env_id),
             suppress(Enough),
         ):
@@ -228,7 +228,8 @@ class Film:
 
 
 @contextmanager
-def _writing(video: str | Path | None, rate: int, most: int | None) -> Iterator[Film]:
+def filming(video: str | Path | None, rate: int, most: int | None = None) -> Iterator[Film]:
+    """A film that becomes the file `video` when all has gone well."""
     film = Film(None if video is None else Path(video), rate, most)
     driver = os.environ.get("SDL_VIDEODRIVER")
     try:
