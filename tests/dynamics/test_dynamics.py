@@ -175,14 +175,12 @@ def test_every_step_is_minatars(env_id: str) -> None:
     while steps < 6000:
         dynamics.reset(state, ours)
         obs, terminated = env.reset()[0], False
-        assert seen(env, dynamics, state, False).reshape(obs.shape).astype(bool).tobytes() == obs.tobytes()
+        assert seen(env, dynamics, state).reshape(obs.shape).astype(bool).tobytes() == obs.tobytes()
         while not terminated:
             action = next(player)
             obs, reward, terminated, _, _ = env.step(action)
             assert dynamics.step(state, np.array([action], np.float64), ours) == (reward, terminated)
-            assert (
-                seen(env, dynamics, state, False).reshape(obs.shape).astype(bool).tobytes() == obs.tobytes()
-            )
+            assert seen(env, dynamics, state).reshape(obs.shape).astype(bool).tobytes() == obs.tobytes()
             assert ours.tolist() == theirs.tolist()
             assert (state >= dynamics.lowest).all() and (state <= dynamics.highest).all()
             rewards, steps = rewards + reward, steps + 1
