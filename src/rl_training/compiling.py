@@ -51,11 +51,15 @@ class Cache(NamedTuple):
     problem: str = ""  # to warn of
 
 
-def njit(calls: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def njit(calls: bool = False, borrows: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` whose result is kept in the cache, if there is one.
 
     Of a function that mostly `calls` others, loops are not vectorised or unrolled: that takes most of its compilation.
+    One that `borrows` makes no array and returns none, so it need not count who holds them: an atomic instruction for
+    every view of a row costs as much as the arithmetic of the row.
     """
+    if borrows:
+        options["_nrt"] = False
 
     settled = _plainly if calls else lambda function: function
 

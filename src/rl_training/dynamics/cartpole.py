@@ -21,13 +21,13 @@ WIDEST = 2.4
 STEEPEST = 12 * 2 * math.pi / 360
 
 
-@njit(error_model="numpy")
+@njit(borrows=True, error_model="numpy")
 def reset(state, chance):  # type: ignore[no-untyped-def]
     for i in range(4):
         state[i] = -0.05 + 0.1 * uniform(chance)
 
 
-@njit(error_model="numpy")
+@njit(borrows=True, error_model="numpy")
 def step(state, action, chance):  # type: ignore[no-untyped-def]
     x, speed, angle, turning = state
     force = FORCE if action[0] == 1 else -FORCE
@@ -44,7 +44,7 @@ def step(state, action, chance):  # type: ignore[no-untyped-def]
     return 1.0, x < -WIDEST or x > WIDEST or angle < -STEEPEST or angle > STEEPEST
 
 
-@njit(error_model="numpy")
+@njit(borrows=True, error_model="numpy")
 def observe(state, obs):  # type: ignore[no-untyped-def]
     for i in range(4):
         obs[i] = np.float32(state[i])

@@ -98,19 +98,19 @@ def begin(lanes, lane, obs):  # type: ignore[no-untyped-def]
     call_observe(lanes.functions[2], (lanes.states[lane], obs))
 
 
-@njit(calls=True, error_model="numpy")
+@njit(calls=True, borrows=True, error_model="numpy")
 def begin_all(lanes, obs):  # type: ignore[no-untyped-def]
     for lane in range(lanes.states.shape[0]):
         begin(lanes, lane, obs[lane])
 
 
-@njit(calls=True, error_model="numpy")
+@njit(calls=True, borrows=True, error_model="numpy")
 def observe_all(lanes, obs):  # type: ignore[no-untyped-def]
     for lane in range(lanes.states.shape[0]):
         call_observe(lanes.functions[2], (lanes.states[lane], obs[lane]))
 
 
-@njit(calls=True, error_model="numpy")
+@njit(calls=True, borrows=True, error_model="numpy")
 def advance(lanes, actions, led, count):  # type: ignore[no-untyped-def]
     """One action [B, A] in every lane; `count` episodes are in `led.finished` already. → how many are then."""
     for lane in range(actions.shape[0]):

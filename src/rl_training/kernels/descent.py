@@ -39,7 +39,7 @@ def descend(descent, rate, most):  # type: ignore[no-untyped-def]
     return call_descent(descent.where, (*vectors, descent.settings, rate, most))
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
 def norm_of(gradient):  # type: ignore[no-untyped-def]
     """√Σ g², part by part in single precision and the parts in double."""
     total = np.float64(0)
@@ -56,7 +56,7 @@ def _scale(norm, most):  # type: ignore[no-untyped-def]
     return np.float32(most / (norm + 1e-6)) if norm > most else np.float32(1)
 
 
-@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+@njit(borrows=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def adam(parameters, gradient, mean, square, count, settings, rate, most):  # type: ignore[no-untyped-def]
     """A step of Adam with `settings` (β₁, β₂, ε), the number `count` [1] counting up; → the norm of the gradient."""
     norm = norm_of(gradient)
@@ -76,7 +76,7 @@ def adam(parameters, gradient, mean, square, count, settings, rate, most):  # ty
     return norm
 
 
-@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+@njit(borrows=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def two_rate_adam(parameters, gradient, mean, square, count, settings, rate, most):  # type: ignore[no-untyped-def]
     """The same with another rate in some ranges of the parameters; `settings`: β₁, β₂, ε, that rate, first, end, …"""
     norm = norm_of(gradient)
@@ -102,7 +102,7 @@ def two_rate_adam(parameters, gradient, mean, square, count, settings, rate, mos
     return norm
 
 
-@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+@njit(borrows=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def rmsprop(parameters, gradient, mean, square, count, settings, rate, most):  # type: ignore[no-untyped-def]
     """A step of RMSprop with `settings` (decay, ε inside the root, ε outside of it); → the norm of the gradient."""
     norm = norm_of(gradient)

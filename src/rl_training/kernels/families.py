@@ -129,7 +129,7 @@ def forbid(first, size, outputs, masks, rows):  # type: ignore[no-untyped-def]
                 outputs[i, j] = FORBIDDEN
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def _choose(first, size, at, scale, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
     """With eⱼ = exp(lⱼ - l_max): log pⱼ = lⱼ - l_max - log Σ e, and H = log Σ e - Σ e (l - l_max) / Σ e."""
     for i in range(len(outputs)):
@@ -148,7 +148,7 @@ def _choose(first, size, at, scale, outputs, actions, rows, known):  # type: ign
         known[i, ENTROPY] += spread - weighted / total
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def _flip(first, size, at, scale, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         for k in range(size):
@@ -158,7 +158,7 @@ def _flip(first, size, at, scale, outputs, actions, rows, known):  # type: ignor
             known[i, ENTROPY] += level - logit * _sigmoid(logit)
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def _measure(first, size, at, scale, outputs, actions, rows, known):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         for k in range(size):
@@ -168,20 +168,20 @@ def _measure(first, size, at, scale, outputs, actions, rows, known):  # type: ig
             known[i, ENTROPY] += log_std + HALF + HALF_LOG_2_PI
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def squashed(raw):  # type: ignore[no-untyped-def]
     """tanh u in single precision, inside (-1, 1)."""
     return np.float32(min(max(math.tanh(raw), -LARGEST), LARGEST))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def unsquashed(action):  # type: ignore[no-untyped-def]
     """atanh a, for |a| < 1 or cut to that."""
     held = min(max(np.float64(action), -LARGEST), LARGEST)
     return 0.5 * (math.log1p(held) - math.log1p(-held))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def log_tanh_slope(raw):  # type: ignore[no-untyped-def]
     """log(1 - tanh² u), as `algorithms.distributions` has it; even in u."""
     size = abs(raw)
@@ -211,7 +211,7 @@ def _raw(size, at, actions, rows):  # type: ignore[no-untyped-def]
     return raw
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def _sigmoid(x):  # type: ignore[no-untyped-def]
     return ONE / (ONE + np.float32(math.exp(-x)))
 
@@ -237,7 +237,7 @@ def action_slopes(family, outputs, actions, masks, rows, known, slopes):  # type
                 slopes[i, j] = slopes[i, j] if masks[rows[i], j] else ZERO
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def _choice_slopes(first, size, at, scale, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         to_log_prob, to_entropy, entropy = known[i, LOG_PROB], known[i, ENTROPY], ZERO
@@ -249,7 +249,7 @@ def _choice_slopes(first, size, at, scale, outputs, actions, rows, known, slopes
         slopes[i, first + np.int64(actions[rows[i], at])] += to_log_prob
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def _coin_slopes(first, size, at, scale, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         for k in range(size):
@@ -259,7 +259,7 @@ def _coin_slopes(first, size, at, scale, outputs, actions, rows, known, slopes):
             slopes[i, first + k] -= known[i, ENTROPY] * logit * heads * (ONE - heads)
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def _normal_slopes(first, size, at, scale, outputs, actions, rows, known, slopes):  # type: ignore[no-untyped-def]
     for i in range(len(outputs)):
         for k in range(size):
@@ -285,7 +285,7 @@ def _squashed_slopes(first, size, at, scale, outputs, actions, rows, known, slop
             slopes[i, scale + k] += known[i, ENTROPY] * along_log_std
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def draw_choices(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
     """An index by its probability ∝ exp(logit), row by row, and its log-probability; one uniform number decides."""
     for i in range(len(outputs)):
@@ -307,7 +307,7 @@ def draw_choices(first, size, at, scale, outputs, actions, log_probs, chance):  
         log_probs[i] += np.float64(outputs[i, chosen] - top) - math.log(total)
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def draw_coins(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
     """1 with probability σ(l), else 0, coin by coin."""
     for i in range(len(outputs)):
@@ -318,7 +318,7 @@ def draw_coins(first, size, at, scale, outputs, actions, log_probs, chance):  # 
             log_probs[i] += (logit if heads else 0.0) - max(logit, 0.0) - math.log1p(math.exp(-abs(logit)))
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def draw_normals(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
     """a = μ + σ ε from outputs (μ, log σ), and its log-density."""
     for i in range(len(outputs)):
@@ -328,7 +328,7 @@ def draw_normals(first, size, at, scale, outputs, actions, log_probs, chance):  
             log_probs[i] -= 0.5 * noise * noise + log_std + HALF_LOG_2_PI
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def draw_squashed(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
     """a = tanh(μ + σ ε) from outputs (μ, log σ), and its log-density: that of the a which is kept."""
     for i in range(len(outputs)):

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import types
 from torch import Tensor, nn
 
 from rl_training.compiling import address, call_at, njit
 from rl_training.kernels.functions import FAST, tanh
-from rl_training.kernels.products import LANES, PANEL, PRODUCT, call_product, product, turn
+from rl_training.kernels.products import LANES, PANEL, PRODUCT, call_product, fused, product, slopes_by, turn
 
 HEIGHT = 128  # rows of a block
 COLUMNS = 22
@@ -277,7 +278,7 @@ def hand_over(network, gradient):  # type: ignore[no-untyped-def]
     call_pack(network.where[UNPACKING], (network.table, network.gradient, gradient))
 
 
-@njit(nogil=True)
+@njit(borrows=True, nogil=True)
 def pack(table, parameters, packed):  # type: ignore[no-untyped-def]
     """Weights in panels, as `product` reads them: W transposed for the forward pass, W for the backward one."""
     pack_forward(table, parameters, packed)
@@ -291,7 +292,7 @@ def pack(table, parameters, packed):  # type: ignore[no-untyped-def]
                 _pack_rows(weight, inputs, outputs, packed[table[i, BACKWARD] :])
 
 
-@njit(nogil=True)
+@njit(borrows=True, nogil=True)
 def pack_forward(table, parameters, packed):  # type: ignore[no-untyped-def]
     """Biases, and weights for the forward pass."""
     for i in range(len(table) - 1):
@@ -312,7 +313,7 @@ def pack_forward(table, parameters, packed):  # type: ignore[no-untyped-def]
                 _pack_transposed(weight, inputs, outputs, packed[table[i, FORWARD] :])
 
 
-@njit(nogil=True)
+@njit(borrows=True, nogil=True)
 def _pack_transposed(weight, inputs, outputs, to):  # type: ignore[no-untyped-def]
     """to[p, k, c] = W[16 p + c, k]."""
     for first in range(0, outputs, PANEL):
@@ -327,7 +328,7 @@ def _pack_transposed(weight, inputs, outputs, to):  # type: ignore[no-untyped-de
                 panel[k * PANEL + c] = source[c * inputs + k]
 
 
-@njit(nogil=True)
+@njit(borrows=True, nogil=True)
 def _pack_rows(weight, inputs, outputs, to):  # type: ignore[no-untyped-def]
     """to[p, j, c] = W[j, 16 p + c]."""
     for first in range(0, inputs, PANEL):
@@ -338,7 +339,7 @@ def _pack_rows(weight, inputs, outputs, to):  # type: ignore[no-untyped-def]
                 line[c] = source[c]
 
 
-@njit(nogil=True)
+@njit(borrows=True, nogil=True)
 def unpack(table, packed, gradient):  # type: ignore[no-untyped-def]
     """The slopes of all parameters, from rows filled up to panels to rows as parameters have them."""
     for i in range(len(table) - 1):
@@ -360,7 +361,7 @@ def unpack(table, packed, gradient):  # type: ignore[no-untyped-def]
                 to[k] = source[k]
 
 
-@njit(calls=True, nogil=True)
+@njit(calls=True, borrows=True, nogil=True)
 def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-untyped-def]
     """All layers for the rows of `inputs` [N, inputs] that `rows` [n] names → outputs [n, outputs]."""
     count = len(rows)
@@ -385,7 +386,7 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
                     outputs[r, layer[COLUMN] + j] = memory[at + j]
 
 
-@njit(calls=True, nogil=True)
+@njit(calls=True, borrows=True, nogil=True)
 def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[no-untyped-def]
     """Add ∂W = gᵀ x and ∂b = Σ g to a packed gradient, with g ← (g W) ∘ f' from layer to layer.
 
@@ -425,7 +426,7 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
             call_product(table[-1, TO_PRODUCT], (*sizes, so_far, begin, first, second))
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _activate(layer, memory, count):  # type: ignore[no-untyped-def]
     """h = f(z) in place; f'(z) is kept where it cannot be told from h."""
     kind, stride, width = layer[ACTIVATION], layer[STRIDE], layer[OUTPUTS]
@@ -456,7 +457,7 @@ def _activate(layer, memory, count):  # type: ignore[no-untyped-def]
                 line[j], kept[j] = z * share, share + z * density
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _normalize(layer, start, memory, count):  # type: ignore[no-untyped-def]
     """n = (z - E[z]) / √(Var[z] + ε) over the units of a row, kept with the root, and z ← γ n + β in place."""
     stride, width = layer[STRIDE], layer[OUTPUTS]
@@ -479,31 +480,49 @@ def _normalize(layer, start, memory, count):  # type: ignore[no-untyped-def]
             line[j] = scale[j] * normed[j] + shift[j]
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+def _vector(build, like, number):
+    return ir.Constant(like.type, [number] * like.type.count)
+
+
+def _tanh_slope(build, slope, value):
+    rest = fused(build, build.fneg(value), value, _vector(build, value, 1.0))
+    return build.fmul(slope, rest)
+
+
+def _relu_slope(build, slope, value):
+    ones, zeros = _vector(build, value, 1.0), _vector(build, value, 0.0)
+    return build.fmul(slope, build.select(build.fcmp_ordered(">", value, zeros), ones, zeros))
+
+
+def _elu_slope(build, slope, value):
+    ones, zeros = _vector(build, value, 1.0), _vector(build, value, 0.0)
+    return build.fmul(slope, build.select(build.fcmp_ordered("<", value, zeros), build.fadd(value, ones), ones))
+
+
+_tanh_slopes, _relu_slopes, _elu_slopes = map(slopes_by, (_tanh_slope, _relu_slope, _elu_slope))
+_kept_slopes = slopes_by(lambda build, slope, kept: build.fmul(slope, kept))
+_plain_slopes = slopes_by(lambda build, slope, value: slope)
+
+
+@njit(borrows=True, nogil=True)
 def _differentiate(layer, memory, count, bias, learns):  # type: ignore[no-untyped-def]
-    """g ← g f'(z) in place, and b ← b + Σ g where the network learns."""
-    kind, stride, width = layer[ACTIVATION], layer[STRIDE], layer[OUTPUTS]
-    for r in range(count):
-        slope = memory[layer[SLOPES] + r * stride : layer[SLOPES] + r * stride + width]
-        line = memory[layer[VALUES] + r * stride : layer[VALUES] + r * stride + width]
+    """g ← g f'(z) in place, and b ← b + Σ g where the network learns, panel by panel."""
+    kind, stride = layer[ACTIVATION], layer[STRIDE]
+    for first in range(0, layer[OUTPUTS], PANEL):
+        given, value, kept = layer[SLOPES] + first, layer[VALUES] + first, layer[KEPT] + first
         if kind == TANH:
-            for j in range(width):
-                slope[j] *= ONE - line[j] * line[j]
+            _tanh_slopes(memory, bias, (given, value, stride, count, first, learns))
         elif kind == RELU:
-            for j in range(width):
-                slope[j] *= ONE if line[j] > ZERO else ZERO
+            _relu_slopes(memory, bias, (given, value, stride, count, first, learns))
         elif kind == ELU:
-            for j in range(width):
-                slope[j] *= line[j] + ONE if line[j] < ZERO else ONE
-        elif kind != NONE:
-            kept = memory[layer[KEPT] + r * stride : layer[KEPT] + r * stride + width]
-            for j in range(width):
-                slope[j] *= kept[j]
-        for j in range(width if learns else 0):
-            bias[j] += slope[j]
+            _elu_slopes(memory, bias, (given, value, stride, count, first, learns))
+        elif kind == NONE:
+            _plain_slopes(memory, bias, (given, value, stride, count, first, learns))
+        else:
+            _kept_slopes(memory, bias, (given, kept, stride, count, first, learns))
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _differentiate_norm(layer, start, memory, count, bias, learns):  # type: ignore[no-untyped-def]
     """∂γ += Σ g n and ∂β += Σ g; then with u = g γ: g ← (u - E[u] - n E[u n]) / √(Var[z] + ε), and ∂b += Σ g."""
     stride, width = layer[STRIDE], layer[OUTPUTS]

@@ -77,7 +77,7 @@ def encode(acting, obs, inputs):  # type: ignore[no-untyped-def]
                 inputs[i, j] = obs[i, j]
 
 
-@njit(calls=True, error_model="numpy")
+@njit(calls=True, borrows=True, error_model="numpy")
 def outputs_of(acting, obs, rows, inputs, outputs):  # type: ignore[no-untyped-def]
     """The network's outputs [n, P] for some rows of observations [B, O], in blocks; `inputs` [B, I] is room for all."""
     encode(acting, obs, inputs)
