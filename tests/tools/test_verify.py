@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from test_travelling import between, files_in
 
 from rl_training.errors import RunError
 from rl_training.runtime import workflows
+from rl_training.runtime.optim import flatten_parameters
 from rl_training.runtime.trainer import Trainer
 from rl_training.state import chain, checkpoints
 from rl_training.state.run_directory import RunDirectory, versions
@@ -162,6 +164,37 @@ def test_a_digest_is_of_every_bit_of_every_parameter(trained_run):
             parameter.view(-1)[-1:].view(torch.uint8)[0] ^= 1
         digests.add(holder.digest())
     assert len(digests) == 1 + 5
+
+
+def test_a_digest_follows_whatever_is_exchanged():
+    class Holder(Trainer):
+        def __init__(self) -> None:
+            self.agent = type("Agent", (), {})()
+            self.agent.network = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2, bias=False))
+            self.network = torch.nn.Linear(2, 2)
+
+    def expected(holder: Holder) -> str:
+        tensors = [each for part in (holder.agent.network, holder.network) for each in part.parameters()]
+        value = 0
+        for each in tensors:
+            value = zlib.crc32(each.detach().contiguous().numpy().tobytes(), value)
+        return f"{value:08x}"
+
+    holder = Holder()
+    network = holder.agent.network
+    exchanges = [
+        lambda: flatten_parameters(list(network.parameters())),  # as optimizers lay them
+        lambda: setattr(network[0].weight, "data", network[0].weight.data.t()),
+        lambda: setattr(network[0], "bias", torch.nn.Parameter(torch.ones(3))),
+        lambda: setattr(network[0], "bias", None),
+        lambda: network.append(torch.nn.Linear(2, 1)),
+        lambda: setattr(holder, "network", torch.nn.Linear(1, 1)),
+        lambda: holder.network.weight.data.fill_(7.0),
+    ]
+    assert holder.digest() == expected(holder)
+    for exchange in exchanges:
+        exchange()
+        assert holder.digest() == expected(holder)
 
 
 def test_another_revision_of_compiled_code_is_a_reason_and_no_refusal_if_asked(trained_run, monkeypatch):

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from llvmlite import ir
 from numba import types
 from torch import Tensor, nn
 
 from rl_training.compiling import address, call_at, njit
+from rl_training.kernels.derivatives import down_elu, down_kept, down_plain, down_relu, down_tanh
 from rl_training.kernels.functions import FAST, tanh
-from rl_training.kernels.products import LANES, PANEL, PRODUCT, call_product, fused, product, slopes_by, turn
+from rl_training.kernels.products import LANES, PANEL, PRODUCT, call_product, product, turn
 
 HEIGHT = 128  # rows of a block
 COLUMNS = 22
@@ -480,46 +480,22 @@ def _normalize(layer, start, memory, count):  # type: ignore[no-untyped-def]
             line[j] = scale[j] * normed[j] + shift[j]
 
 
-def _vector(build, like, number):
-    return ir.Constant(like.type, [number] * like.type.count)
-
-
-def _tanh_slope(build, slope, value):
-    rest = fused(build, build.fneg(value), value, _vector(build, value, 1.0))
-    return build.fmul(slope, rest)
-
-
-def _relu_slope(build, slope, value):
-    ones, zeros = _vector(build, value, 1.0), _vector(build, value, 0.0)
-    return build.fmul(slope, build.select(build.fcmp_ordered(">", value, zeros), ones, zeros))
-
-
-def _elu_slope(build, slope, value):
-    ones, zeros = _vector(build, value, 1.0), _vector(build, value, 0.0)
-    return build.fmul(slope, build.select(build.fcmp_ordered("<", value, zeros), build.fadd(value, ones), ones))
-
-
-_tanh_slopes, _relu_slopes, _elu_slopes = map(slopes_by, (_tanh_slope, _relu_slope, _elu_slope))
-_kept_slopes = slopes_by(lambda build, slope, kept: build.fmul(slope, kept))
-_plain_slopes = slopes_by(lambda build, slope, value: slope)
-
-
 @njit(borrows=True, nogil=True)
 def _differentiate(layer, memory, count, bias, learns):  # type: ignore[no-untyped-def]
     """g ← g f'(z) in place, and b ← b + Σ g where the network learns, panel by panel."""
     kind, stride = layer[ACTIVATION], layer[STRIDE]
     for first in range(0, layer[OUTPUTS], PANEL):
-        given, value, kept = layer[SLOPES] + first, layer[VALUES] + first, layer[KEPT] + first
+        slopes, values = layer[SLOPES] + first, layer[VALUES] + first
         if kind == TANH:
-            _tanh_slopes(memory, bias, (given, value, stride, count, first, learns))
+            down_tanh(memory, bias, (slopes, values, first, stride, count, learns))
         elif kind == RELU:
-            _relu_slopes(memory, bias, (given, value, stride, count, first, learns))
+            down_relu(memory, bias, (slopes, values, first, stride, count, learns))
         elif kind == ELU:
-            _elu_slopes(memory, bias, (given, value, stride, count, first, learns))
+            down_elu(memory, bias, (slopes, values, first, stride, count, learns))
         elif kind == NONE:
-            _plain_slopes(memory, bias, (given, value, stride, count, first, learns))
+            down_plain(memory, bias, (slopes, values, first, stride, count, learns))
         else:
-            _kept_slopes(memory, bias, (given, kept, stride, count, first, learns))
+            down_kept(memory, bias, (slopes, layer[KEPT] + first, first, stride, count, learns))
 
 
 @njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")

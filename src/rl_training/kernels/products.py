@@ -6,7 +6,6 @@ program, so that one compiled function serves every layer and every batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import binding, ir
@@ -112,43 +111,6 @@ def fused(build: ir.IRBuilder, one: Any, other: Any, added: Any) -> Any:
     """one · other + added, rounded once, of vectors."""
     kind, name = ir.FunctionType(one.type, [one.type] * 3), f"llvm.fma.v{one.type.count}f32"
     return build.call(cgutils.get_or_insert_function(build.module, kind, name), [one, other, added])
-
-
-def slopes_by(derivative: Callable[[ir.IRBuilder, Any, Any], Any]) -> Any:
-    """A panel of slopes down all rows: g ← g f' in place, and b ← b + Σ g if asked for, with the sum in registers.
-
-    `derivative(build, g, h)` multiplies g by f', which is a function of h or of what else is in its place. It is called
-    with the places of g, h and b, the numbers from row to row, and how many rows there are.
-    """
-    lanes, count = WIDE
-    vector = ir.VectorType(NUMBER, lanes)
-
-    def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        memory, bias = (context.make_array(signature.args[i])(context, build, values[i]).data for i in range(2))
-        g, h, stride, rows, b, learns = cgutils.unpack_tuple(build, values[2])
-
-        def at(array: Any, place: Any, v: int) -> Any:
-            return build.bitcast(build.gep(array, [build.add(place, INDEX(lanes * v))]), vector.as_pointer())
-
-        sums = [cgutils.alloca_once_value(build, build.load(at(bias, b, v), align=NUMBER_BYTES)) for v in range(count)]
-        with cgutils.for_range(build, rows) as loop:
-            row = build.mul(loop.index, stride)
-            for v in range(count):
-                cell = at(memory, build.add(g, row), v)
-                value = build.load(at(memory, build.add(h, row), v), align=NUMBER_BYTES)
-                slope = derivative(build, build.load(cell, align=NUMBER_BYTES), value)
-                build.store(slope, cell, align=NUMBER_BYTES)
-                build.store(build.fadd(build.load(sums[v]), slope), sums[v])
-        with build.if_then(learns):
-            for v in range(count):
-                build.store(build.load(sums[v]), at(bias, b, v), align=NUMBER_BYTES)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def slopes(typing: Any, memory: Any, bias: Any, places: Any) -> Any:
-        return types.void(memory, bias, types.Tuple((*[types.int64] * 5, types.boolean))), generate
-
-    return slopes
 
 
 ARRAY = types.float32[::1]

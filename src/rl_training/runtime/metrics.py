@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -51,16 +52,25 @@ class Metrics:
         self.standing |= values
 
     def means(self) -> dict[str, float]:
-        return {name: _mean(values) for name, values in self.values.items() if values}
+        alike: dict[int, list[str]] = {}  # names of as many plain numbers, whose means are one operation
+        for name, values in self.values.items():
+            if len(values) > 1 and set(map(type, values)) == {float}:
+                alike.setdefault(len(values), []).append(name)
+        means: dict[str, float] = {}
+        for count, names in alike.items():
+            rows = np.array([self.values[name] for name in names], np.float32)
+            found = np.add.reduce(rows, axis=1, dtype=np.float64) / count
+            means.update(zip(names, found.tolist(), strict=True))
+        return {
+            name: means[name] if name in means else _mean(values)
+            for name, values in self.values.items()
+            if values
+        }
 
 
 def _mean(values: list[Tensor | float]) -> float:
     # Iterations of a few steps are many, and to make tensors of numbers is most of their cost here.
-    if len(values) == 1:
-        return float(values[0])
-    if set(map(type, values)) == {float}:
-        return float(np.add.reduce(np.array(values, np.float32), dtype=np.float64)) / len(values)
-    return float(torch.as_tensor(values).double().mean())
+    return float(values[0]) if len(values) == 1 else float(torch.as_tensor(values).double().mean())
 
 
 def returns_by_agent(agents: Sequence[str], episodes: Sequence[tuple[Any, ...]]) -> dict[str, float]:
@@ -114,7 +124,8 @@ class MetricsWindow(Stateful):
         """The line's values; the averages begin anew."""
         line: dict[str, Any] = {"episodes": self.episodes}
         if self.recent:
-            returns, lengths = np.array(list(self.recent), np.float64).T.copy()
+            numbers = np.fromiter(chain.from_iterable(self.recent), np.float64, 2 * len(self.recent))
+            returns, lengths = numbers.reshape(-1, 2).T.copy()
             # As np.mean and np.std compute them, whose own checks cost several times the arithmetic.
             count, mean = len(returns), np.add.reduce(returns) / len(returns)
             away = returns - mean

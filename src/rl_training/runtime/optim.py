@@ -30,7 +30,9 @@ class Optimizer(Stateful):
     step: there is no second clock.
     """
 
-    transient: tuple[str, ...] = ("names", "parameters", "gradient")
+    transient: tuple[str, ...] = ("names", "parameters", "gradient", "laid")
+    # Itself, as compiled code read it last, and where it lay then: to read it anew costs more than to look.
+    laid: tuple[tuple[object, ...], Descent | None] = ((), None)
     compiled_step: ClassVar[Any]  # the same step in compiled code
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -89,15 +91,14 @@ class Optimizer(Stateful):
         return type(self).compiled_step
 
     def _descent(self, mean: Tensor, square: Tensor, steps: Tensor, *settings: float) -> Descent:
-        return Descent(
-            address(self._compiled(), SIGNATURE),
-            self.parameters.numpy(),
-            self.gradient.numpy(),
-            mean.numpy(),
-            square.numpy(),
-            steps.numpy(),
-            np.array(settings),
-        )
+        step, vectors = self._compiled(), (self.parameters, self.gradient, mean, square, steps)
+        where = (step, settings, *map(Tensor.data_ptr, vectors))
+        seen, descent = self.laid
+        if descent is None or seen != where:
+            arrays = [each.reshape(-1).numpy() for each in vectors]
+            descent = Descent(address(step, SIGNATURE), *arrays, np.array(settings))
+            self.laid = (where, descent)
+        return descent
 
     def first_not_finite(self) -> str:
         """What of the gradient is not finite."""
@@ -167,7 +168,7 @@ class Adam(Optimizer):
         )
 
     def descent(self) -> Descent:
-        return self._descent(self.mean, self.square, self.count.view(1), *self.betas, self.epsilon)
+        return self._descent(self.mean, self.square, self.count, *self.betas, self.epsilon)
 
 
 class TwoRateAdam(Adam):
@@ -206,7 +207,7 @@ class TwoRateAdam(Adam):
             return super().descent()
         ranges = [float(place) for part in self.apart for place in (part.start, part.stop)]
         settings = (*self.betas, self.epsilon, self.apart_rate, *ranges)
-        return self._descent(self.mean, self.square, self.count.view(1), *settings)
+        return self._descent(self.mean, self.square, self.count, *settings)
 
 
 def adam_of(config: AdamSettings, *modules: nn.Module) -> Adam:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from rl_training.runtime.controls import ARGUMENTS, Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.updates import COMPILED, Choice
 from rl_training.settings.config import Config
+from rl_training.state.modules import Checksum
 from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
 
@@ -37,7 +38,7 @@ class Trainer(Stateful, Generic[ConfigT]):
     checkpoint's policy can be loaded without the training machinery.
     """
 
-    transient: tuple[str, ...] = ("config", "agent", "observation_space", "action_space")
+    transient: tuple[str, ...] = ("config", "agent", "observation_space", "action_space", "checksum")
     config_class: ClassVar[type[Config]]
     action_spaces: ClassVar[tuple[type, ...]] = ACTIONS
     # Raised when the algorithm computes other numbers than before: docs/formats.md.
@@ -102,12 +103,15 @@ class Trainer(Stateful, Generic[ConfigT]):
             if paths.get(name) != COMPILED:
                 part.use_torch("as this run began")
 
+    def networks(self) -> list[tuple[str, nn.Module]]:
+        """All its networks by name, those of the agent first."""
+        held = [*vars(self.agent).items(), *vars(self).items()]
+        return [(name, part) for name, part in held if isinstance(part, nn.Module)]
+
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """All parameters of its networks by name, those of the agent first."""
-        for owner in (self.agent, self):
-            for name, part in vars(owner).items():
-                if isinstance(part, nn.Module):
-                    yield from ((f"{name}.{inner}", each) for inner, each in part.named_parameters())
+        """All parameters of its networks by name, in the same order."""
+        for name, part in self.networks():
+            yield from ((f"{name}.{inner}", each) for inner, each in part.named_parameters())
 
     def digest(self) -> str:
         """CRC-32 over all parameters, in their order: what every log line carries, so that `verify` can compare.
@@ -115,14 +119,11 @@ class Trainer(Stateful, Generic[ConfigT]):
         It finds flipped bits and other numbers in a fraction of the time of a cryptographic hash; it finds no forgery,
         and need not, because `verify` computes the parameters again.
         """
-        value = 0
-        for _, each in self.parameters():
-            data = each.detach().cpu().contiguous()
-            whole = (
-                data if data.dtype is torch.float32 else data.view(-1).view(torch.uint8)
-            )  # numpy has no bfloat16
-            value = zlib.crc32(whole.numpy().data, value)
-        return f"{value:08x}"
+        return f"{self.checksum([part for _, part in self.networks()]):08x}"
+
+    @cached_property
+    def checksum(self) -> Checksum:
+        return Checksum()
 
     def timing(self) -> dict[str, float]:
         """What a line of timing.jsonl shall hold besides the speed: all that depends on the clock."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from operator import is_not
 from typing import Any, NamedTuple, Protocol
 
@@ -119,6 +119,13 @@ class Parts(NamedTuple):
     ends: np.ndarray
 
 
+@lru_cache(maxsize=16)
+def ends_of(count: int, epochs: int, num_minibatches: int) -> np.ndarray:
+    """Where each minibatch ends in the rows of all epochs, one behind the other."""
+    ends = [count * e + end for e in range(epochs) for _, end in even_parts(count, num_minibatches)]
+    return np.array(ends)
+
+
 class CompiledUpdate:
     """By compiled passes over blocks of rows, for an actor-critic of dense layers: all minibatches in one call."""
 
@@ -135,26 +142,30 @@ class CompiledUpdate:
         self.normalized = of.columns.index("advantage") if normalize else -1
         said, known = (np.zeros((HEIGHT, 3 + of.anchored), np.float32) for _ in range(2))
         held = divergence_addresses() if of.anchored else np.zeros(0, np.int64)
-        self.layers, self.room = layers, (family, layers.output, layers.slopes, said, known, held)
+        self.layers, self.family = layers, family
+        network = (layers.addresses, layers.table, layers.packed, layers.memory, layers.gradient)
+        self.learner = Learner(*network, family, layers.output, layers.slopes, said, known, held)
 
     def parts(self, batch: RolloutBatch, epochs: int, num_minibatches: int) -> Parts:
-        whole = self.whole(batch)
-        count = len(whole.order)
+        rows = self._rows(batch)
+        count = len(rows.inputs)
         order = torch.empty((epochs, count), dtype=torch.int64)
         for epoch in order.unbind():
             torch.randperm(count, out=epoch)
-        ends = [count * e + end for e in range(epochs) for _, end in even_parts(count, num_minibatches)]
-        return whole._replace(order=order.view(-1).numpy(), ends=np.array(ends))
+        return Parts(rows, order.view(-1).numpy(), ends_of(count, epochs, num_minibatches))
 
     def whole(self, batch: RolloutBatch) -> Parts:
+        rows = self._rows(batch)
+        return Parts(rows, np.arange(len(rows.inputs)), np.array([len(rows.inputs)]))
+
+    def _rows(self, batch: RolloutBatch) -> Rows:
         given: Mapping[str, Any] = batch
         inputs, actions, masks = self._seen(batch["obs"], given.get("action"))
         anchors = given["parameters"].numpy() if self.of.anchored else UNANCHORED
         columns = np.empty((len(inputs), len(self.of.columns)), np.float32)
         for place, name in enumerate(self.of.columns):
             columns[:, place] = given[name].numpy()
-        rows = Rows(inputs, actions, masks, np.ascontiguousarray(anchors), columns)
-        return Parts(rows, np.arange(len(inputs)), np.array([len(inputs)]))
+        return Rows(inputs, actions, masks, np.ascontiguousarray(anchors), columns)
 
     def _seen(self, obs: Any, action: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The network's inputs, actions, of which a loss may say nothing, and masks."""
@@ -162,10 +173,10 @@ class CompiledUpdate:
             inputs = np.ascontiguousarray(self.encode(obs).numpy())
         count, mask = len(inputs), mask_of(obs)
         if action is None:
-            actions = np.zeros((count, num_actions(self.room[0])), np.float32)
+            actions = np.zeros((count, num_actions(self.family)), np.float32)
         else:
             actions = np.ascontiguousarray(action.numpy().reshape(count, -1), np.float32)
-        return inputs, actions, UNMASKED if mask is None else masks_of_outputs(self.room[0], mask.numpy())
+        return inputs, actions, UNMASKED if mask is None else masks_of_outputs(self.family, mask.numpy())
 
     def evaluate(self, obs: Any, action: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(log π, H, V) [N, 3] of the network as it is now, and its policy's parameters [N, P], from which KL is 0."""
@@ -177,7 +188,7 @@ class CompiledUpdate:
             block = np.arange(start, min(start + HEIGHT, len(inputs)))
             part = slice(start, start + HEIGHT)
             outputs = self.layers.forward(inputs, block)
-            evaluate_actions(self.room[0], outputs, actions, masks, block, said[part])
+            evaluate_actions(self.family, outputs, actions, masks, block, said[part])
             parameters[part] = outputs[:, :-1]
         return torch.from_numpy(said), torch.from_numpy(parameters)
 
@@ -188,9 +199,7 @@ class CompiledUpdate:
         numbers = np.zeros((len(parts.ends), 2 + len(self.of.numbers)))
         numbers[:, -1] = NO_STEP
         step = (self.optimizer.descent(), now.learning_rate, limit(now.max_grad_norm), numbers)
-        layers = self.layers
-        network = (layers.addresses, layers.table, layers.packed, layers.memory, layers.gradient)
-        done = descend(Learner(*network, *self.room), loss, *parts, *step)
+        done = descend(self.learner, loss, *parts, *step)
         self._check(numbers[done - 1], far is not None and numbers[done - 1, place] > far.limit)
         norms = numbers[:done, -1]
         columns = [*numbers[:done, 1:-1].T.tolist(), norms[norms != NO_STEP].tolist()]

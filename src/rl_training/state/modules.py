@@ -6,11 +6,13 @@ import enum
 import functools
 import math
 import types
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rl_training.state.leaves import (
     PLAIN,
@@ -174,3 +176,58 @@ def _is_constant(value: object) -> bool:
     if type(value) is tuple:
         return all(_is_plain(part) or _is_constant(part) for part in value)
     return isinstance(value, CONSTANTS)
+
+
+class Checksum:
+    """CRC-32 over all parameters of some modules, in their order.
+
+    Where they lie is looked up again only when a module, a part of one or the memory of a parameter was exchanged:
+    otherwise walking through the modules would take several times the checksum itself.
+    """
+
+    def __init__(self) -> None:
+        self._look([])
+
+    def __call__(self, modules: Sequence[nn.Module]) -> int:
+        if self._now(modules) != self.seen:
+            self._look(modules)
+        value = 0
+        for piece in self.pieces:
+            value = zlib.crc32(piece if isinstance(piece, memoryview) else _bytes(piece), value)
+        return value
+
+    def _look(self, modules: Sequence[nn.Module]) -> None:
+        parts = [part for module in modules for part in module.modules()]
+        self.children = [part._modules for part in parts if part._modules]
+        self.owners = [part._parameters for part in parts if part._parameters]
+        self.seen = self._now(modules)
+        self.pieces: list[memoryview | Tensor] = []
+        self.held = [each.detach() for module in modules for each in module.parameters()]
+        storage = first = end = 0
+        for each in self.held:
+            if each.device.type != "cpu" or not each.is_contiguous():
+                self.pieces.append(each)
+                end = 0
+                continue
+            # Neighbours in memory, as an optimizer lays them, are one piece.
+            if each.data_ptr() == end and each.untyped_storage().data_ptr() == storage:
+                self.pieces.pop()
+            else:
+                first, storage = each.data_ptr(), each.untyped_storage().data_ptr()
+            end = each.data_ptr() + each.nbytes
+            whole = torch.empty(0, dtype=torch.uint8)
+            whole.set_(each.untyped_storage(), first - storage, (end - first,))
+            self.pieces.append(whole.numpy().data)
+
+    def _now(self, modules: Sequence[nn.Module]) -> tuple[Any, ...]:
+        """All that shows an exchange."""
+        parameters = [each for owner in self.owners for each in owner.values() if each is not None]
+        inside = list(chain.from_iterable(map(dict.values, self.children)))
+        places, rows = map(Tensor.data_ptr, parameters), map(Tensor.is_contiguous, parameters)
+        return list(modules), inside, list(map(id, parameters)), list(places), list(rows)
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """What it holds, row by row, wherever it lies."""
+    data = tensor.detach().cpu().contiguous()
+    return data.view(-1).view(torch.uint8).numpy().data  # numpy has no bfloat16
