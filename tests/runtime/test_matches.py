@@ -15,7 +15,8 @@ from rl_training import load_config, train
 from rl_training.cli import app
 from rl_training.envs.making import make_compiled
 from rl_training.errors import ConfigError
-from rl_training.runtime.matches import Game, match_checkpoints, named_player, play_matches
+from rl_training.runtime.matches import Game, drawn, match_checkpoints, named_player, play_matches
+from rl_training.runtime.ratings import elo, rate_checkpoints
 
 CONNECT, TICTACTOE = "rl_training/ConnectFour-v0", "rl_training/TicTacToe-v0"
 TINY: dict[str, Any] = dict(
@@ -136,7 +137,7 @@ def test_the_command_prints_both_sides(run: Path) -> None:
 @pytest.mark.parametrize(
     ("env_id", "against", "says"),
     [
-        (CONNECT, "minimax:0", "must be random, minimax:DEPTH, solver, a run or zoo:NAME"),
+        (CONNECT, "minimax:0", "must be random, minimax:DEPTH, solver, me, a run or zoo:NAME"),
         (CONNECT, "nobody", "against 'nobody': must be"),
         (TICTACTOE, "solver", "use minimax:DEPTH"),
     ],
@@ -181,3 +182,43 @@ def test_games_that_are_none_of_two_are_refused() -> None:
     lanes = make_compiled(config, 1, 1, "train").lanes
     with pytest.raises(ConfigError, match="a compiled game with action masks"):
         Game(config, lanes.observation_space, lanes.action_space)
+
+
+def test_boards_are_drawn_from_the_movers_side() -> None:
+    board = np.zeros((2, 6, 7))
+    board[0, 5, 3] = board[1, 5, 4] = board[1, 4, 3] = 1
+    assert drawn(board).splitlines()[4:] == [". . . o . . .", ". . . x o . ."]
+    assert drawn(np.eye(18)[[0, 13]].sum(0)) == "x . .\n. o .\n. . ."
+    assert drawn(np.arange(3)) == "[0 1 2]", "what is no board is shown as it is"
+
+
+def test_a_person_plays_in_the_terminal(run: Path) -> None:
+    moves = "nine\n9\n" + "0\n1\n2\n3\n4\n5\n6\n" * 12
+    told = CliRunner().invoke(app, ["evaluate", str(run), "--against", "me", "--episodes", "2"], input=moves)
+    assert told.exit_code == 0, told.output
+    assert told.stdout.count("not a move that is allowed") >= 2
+    assert "you are x; moves: 0 1 2 3 4 5 6" in told.stdout and "2 games against me" in told.stdout
+    left = CliRunner().invoke(app, ["evaluate", str(run), "--against", "me", "--episodes", "1"], input="")
+    assert left.exit_code == 2 and "no move was typed" in left.output
+
+
+def test_elo_of_known_chances() -> None:
+    # Who wins three of four is log₁₀ 3 · 400 = 190.8 points better; the one draw more is lost among so many games.
+    scores = np.array([[0.0, 2.5e8, 1e8], [7.5e8, 0.0, 0.0], [9e8, 0.0, 0.0]])
+    games = np.array([[0.0, 1e9, 1e9], [1e9, 0.0, 0.0], [1e9, 0.0, 0.0]])
+    assert elo(scores, games) == pytest.approx([0.0, 190.85, 381.70], abs=0.01)
+    # Of ten games won all: 10.5 of 11 with the draw.
+    assert elo(np.array([[0.0, 0.0], [10.0, 0.0]]), np.array([[0.0, 10.0], [10.0, 0.0]])) == pytest.approx(
+        [0.0, 400 * np.log10(10.5 / 0.5)], abs=0.01
+    )
+
+
+def test_checkpoints_of_a_run_are_rated(run: Path) -> None:
+    found = rate_checkpoints(run, games=4)
+    assert next(iter(found)) == "random" and found["random"] == 0 and list(found)[-1] == "64"
+    assert rate_checkpoints(run, games=4) == found, "and again the same"
+    told = cli("evaluate", run, "--elo", "--episodes", 2)
+    assert told.exit_code == 0, told.output
+    assert "random play is 0" in told.stdout
+    refused = cli("evaluate", run, "--elo", "--against", "random")
+    assert refused.exit_code != 0 and "cannot be used together" in refused.output

@@ -26,21 +26,33 @@ def evaluate(
     against: Annotated[
         str | None,
         typer.Option(
-            help="Play a game of two against random, minimax:DEPTH, solver, or another run; --episodes is the games."
+            help="Play a game of two against random, minimax:DEPTH, solver, me or another run; --episodes is the games."
         ),
     ] = None,
+    elo: Annotated[
+        bool,
+        typer.Option(
+            "--elo", help="Rate the run's checkpoints by games of two; --episodes is the games of a pair."
+        ),
+    ] = False,
     random_moves: Annotated[
-        int, typer.Option(min=0, help="Random moves before each pair of games, with --against.")
-    ] = 0,
+        int | None,
+        typer.Option(min=0, help="Random moves before each pair of games. [default: 0; with --elo 4]"),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Evaluate a trained policy and print its returns."""
-    if against is None and random_moves:
-        raise UserError("--random-moves needs --against")
+    if against is None and not elo and random_moves is not None:
+        raise UserError("--random-moves needs --against or --elo")
+    if against is not None and elo:
+        raise UserError("--elo and --against cannot be used together")
+    if (against is not None or elo) and policy.task is not None:
+        raise UserError("--task cannot be used with --against and --elo: a game of two is one task")
+    if elo:
+        rate(policy, episodes or 20, settings or (), 4 if random_moves is None else random_moves, json_)
+        return
     if against is not None:
-        if policy.task is not None:
-            raise UserError("--task cannot be used with --against: a game of two is one task")
-        play_against(policy, against, episodes or 100, settings or (), random_moves, json_)
+        play_against(policy, against, episodes or 100, settings or (), random_moves or 0, json_)
         return
     from rl_training.registry import policy_path
     from rl_training.runtime import workflows
@@ -92,3 +104,25 @@ def play_against(
         counts = ", ".join(f"{found[f'{outcome}_as_{side}']} {outcome}" for outcome in OUTCOMES)
         print(f"moving {side:<7} {counts}")
     print(f"played        {games} games against {printable_line(against)}")
+
+
+def rate(
+    policy: PolicyOptions, games: int, settings: Sequence[str], random_moves: int, as_json: bool
+) -> None:
+    """Print the Elo of each checkpoint of a run."""
+    from rl_training.runtime.ratings import rate_checkpoints
+
+    arguments = {
+        name: value
+        for name, value in policy.arguments().items()
+        if name not in ("task", "checkpoint", "path")
+    }
+    found = rate_checkpoints(
+        policy.path, games=games, settings=settings, random_moves=random_moves, **arguments
+    )
+    if as_json:
+        print_json(found)
+        return
+    for step, rating in found.items():
+        print(f"{step:>12}  {rating:+.0f}")
+    print(f"Elo by checkpoint, {games} games a pair; random play is 0")

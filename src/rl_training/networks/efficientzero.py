@@ -19,8 +19,8 @@ from rl_training.algorithms.muzero import Unrolled, decode
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.kernels.small_prefix_model import SmallPrefixModel
-from rl_training.networks.encoders import is_image, orthogonal
-from rl_training.networks.muzero import FrameNorm, MuZeroNetwork, VectorDynamics
+from rl_training.networks.encoders import orthogonal
+from rl_training.networks.muzero import FrameDynamics, FrameNorm, MuZeroNetwork, VectorDynamics
 from rl_training.trees import Tensors
 
 PREFIX_CHANNELS = 16  # to which a state of frames is reduced before it enters the memory, as in the paper
@@ -48,7 +48,7 @@ class EfficientZeroNetwork(MuZeroNetwork):
     ) -> None:
         super().__init__(observation_space, num_actions, **sizes)
         self.prefix_horizon = prefix_horizon
-        channels = sizes["latent_size"] if is_image(observation_space) else None
+        channels = sizes["latent_size"] if isinstance(self.dynamics, FrameDynamics) else None
         atoms = 2 * sizes["support_size"] + 1
         normalised = channels is not None and sizes.get("batch_norm", False)
         self.prefix = (

@@ -10,16 +10,22 @@ to the first layer of g, which is what a one-hot input beside the state would co
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+<<<<<<< HEAD
 from rl_training.algorithms.muzero import Unrolled, decode, scale_gradient, scale_latent
+=======
+from rl_training.algorithms.masking import MASK
+from rl_training.algorithms.muzero import decode, scale_latent
+>>>>>>> 48c2df4 (Boards: residual tower with move planes, Elo, play in the terminal)
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.networks.encoders import (
@@ -67,6 +73,7 @@ class MuZeroNetwork(nn.Module):
         support_size: int,
         residual_blocks: int,
         batch_norm: bool = False,
+        board_tower: bool = False,
         own: Own = OURS,
     ) -> None:
         super().__init__()
@@ -74,12 +81,14 @@ class MuZeroNetwork(nn.Module):
         self.register_buffer("atoms", torch.arange(-support_size, support_size + 1.0))
         self.representation: nn.Module
         self.dynamics: VectorDynamics | FrameDynamics
-        if is_image(observation_space) and own == OURS:
+        board = board_of(observation_space) if board_tower else None
+        if (board or is_image(observation_space)) and own == OURS:
             normalised = FrameNorm if batch_norm else None
             self.representation = FrameRepresentation(
                 observation_space, latent_size, residual_blocks, normalised
             )
-            self.dynamics = FrameDynamics(num_actions, latent_size, residual_blocks, normalised)
+            squares = picture_shape(board)[1:] if board else (1, 1)
+            self.dynamics = FrameDynamics(num_actions, latent_size, residual_blocks, normalised, squares)
             self.features = self.representation.features
         else:
             encoder, width = make_encoder(observation_space, hidden_sizes, activation, image_encoder, own)
@@ -132,6 +141,14 @@ class MuZeroNetwork(nn.Module):
         latent = self.transition(latent, action)
         policy, value, reward = self.predict(latent)
         return decode(reward, self.atoms), policy, decode(value, self.atoms), latent
+
+
+def board_of(space: spaces.Space) -> spaces.Space | None:
+    """The grid of a board game: a small picture that comes with nothing but an action mask."""
+    if not isinstance(space, spaces.Dict) or MASK not in space.spaces or len(space.spaces) != 2:
+        return None
+    (grid,) = (part for name, part in space.spaces.items() if name != MASK)
+    return grid if is_small_image(grid) else None
 
 
 def small_model(network: MuZeroNetwork) -> SmallModel | None:
@@ -250,10 +267,10 @@ class VectorDynamics(nn.Module):
 class FrameRepresentation(nn.Module):
     """Residual convolutions that make frames [N, C, H, W] a sixteenth as wide, as in the paper's Atari network.
 
-    Grids of less than 11 pixels a side keep their size, as in the paper's board games.
+    Grids of less than 11 pixels a side keep their size, as in the paper's board games, whose action mask is not seen.
     """
 
-    transient = ("scale", "sees")
+    transient = ("scale", "sees", "key")
     title = "residual CNN"
 
     def __init__(
@@ -264,6 +281,12 @@ class FrameRepresentation(nn.Module):
         normalised: type[FrameNorm] | None = None,
     ) -> None:
         super().__init__()
+        self.key = (
+            next((name for name in space.spaces if name != MASK), "")
+            if isinstance(space, spaces.Dict)
+            else ""
+        )
+        space = space[self.key] if isinstance(space, spaces.Dict) else space
         assert space.shape is not None
         self.channels_last = has_channels_last(space)
         self.scale = brightest(space)
@@ -279,9 +302,12 @@ class FrameRepresentation(nn.Module):
         pool = [] if stride == 1 else [nn.AvgPool2d(3, stride=2, padding=1)]
         self.layers = nn.Sequential(*layers, *pool)
         with torch.no_grad():
-            self.features = self(torch.zeros(1, *space.shape)).numel()
+            self.features = self._encode(torch.zeros(1, *space.shape)).numel()
 
-    def forward(self, frames: Tensor) -> Tensor:
+    def forward(self, obs: Tensors) -> Tensor:
+        return self._encode(obs[self.key] if self.key else obs)
+
+    def _encode(self, frames: Any) -> Tensor:
         picture = frames.permute(0, 3, 1, 2) if self.channels_last else frames
         return self.layers(picture.float() / self.scale)
 
@@ -289,21 +315,28 @@ class FrameRepresentation(nn.Module):
 class FrameDynamics(nn.Module):
     """s + blocks(conv(s) + row(a)); the row of an action is added at every place of a state [N, C, H, W].
 
+    On a board a move is not the same everywhere: there an action has a row for each of the `squares`, a plane.
     With normalisation blocks(relu(s + norm(conv(s) + row(a)))), as in EfficientZero's reference.
     """
 
     def __init__(
-        self, num_actions: int, channels: int, residual_blocks: int, normalised: type[FrameNorm] | None = None
+        self,
+        num_actions: int,
+        channels: int,
+        residual_blocks: int,
+        normalised: type[FrameNorm] | None = None,
+        squares: tuple[int, int] = (1, 1),
     ) -> None:
         super().__init__()
         self.state = orthogonal(nn.Conv2d(channels, channels, 3, padding=1))
-        self.action = nn.Embedding(num_actions, channels)
+        self.action = nn.Embedding(num_actions, channels * math.prod(squares))
+        self.squares = squares
         self.norm = normalised(channels) if normalised else None
         block = NormalisedBlock if normalised else ResidualBlock
         self.blocks = nn.Sequential(*(block(channels) for _ in range(residual_blocks)))
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
-        rows = self.action(action)[..., None, None]
+        rows = self.action(action).unflatten(-1, (-1, *self.squares))
         change = self.state(latent) + rows
         if self.norm is None:
             return latent + self.blocks(change)

@@ -131,9 +131,17 @@ class SearchPolicy(NetworkPolicy):
         with torch.no_grad():
             return self.network.initial(self.inputs(obs))[1].cpu().numpy()
 
-    def plan(self, obs: Arrays, *, network: MuZeroNetwork | None = None, **settings: float) -> Plan:
+    def plan(
+        self,
+        obs: Arrays,
+        *,
+        network: MuZeroNetwork | None = None,
+        greedy: np.ndarray | None = None,
+        **settings: float,
+    ) -> Plan:
         """Search from raw observations [B, ...] with the network, or with another one.
 
+        greedy: rows [B] that act at temperature 0, whatever the others do
         settings: what `search_settings` gives; where a name is left out, as training searched last
         """
         network, settings = network or self.network, self.settings | settings
@@ -147,10 +155,15 @@ class SearchPolicy(NetworkPolicy):
                 return reward, discount, logits, value, latent
 
             invalid = np.asarray(obs[MASK]) == 0 if isinstance(obs, dict) and MASK in obs else None
-            return self.search(root, recurrent, invalid, settings)
+            return self.search(root, recurrent, invalid, settings, greedy)
 
     def search(
-        self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, float]
+        self,
+        root: Root,
+        recurrent: Any,
+        invalid: np.ndarray | None,
+        settings: Mapping[str, float],
+        greedy: np.ndarray | None,
     ) -> Plan:
         fraction, temperature = settings["root_exploration_fraction"], settings["temperature"]
         shape = root.prior_logits.shape
@@ -167,6 +180,9 @@ class SearchPolicy(NetworkPolicy):
         )
         chances = visit_policy(result.visit_counts, temperature)
         action = chances.multinomial(1).squeeze(-1) if temperature else chances.argmax(-1)
+        if greedy is not None:
+            rows = torch.from_numpy(greedy).to(action.device)
+            action = torch.where(rows, result.visit_counts.argmax(-1), action)
         return Plan(action.cpu().numpy(), result.action_weights.cpu().numpy(), result.value.cpu().numpy())
 
 
@@ -180,10 +196,17 @@ class GumbelSearchPolicy(SearchPolicy):
         self.rescale_by = rescale_by
 
     def search(
-        self, root: Root, recurrent: Any, invalid: np.ndarray | None, settings: Mapping[str, float]
+        self,
+        root: Root,
+        recurrent: Any,
+        invalid: np.ndarray | None,
+        settings: Mapping[str, float],
+        greedy: np.ndarray | None,
     ) -> Plan:
         shape, temperature = root.prior_logits.shape, settings["temperature"]
         gumbel = np.random.gumbel(size=shape) * temperature if temperature else np.zeros(shape)
+        if greedy is not None:
+            gumbel[greedy] = 0.0
         fraction = settings["root_exploration_fraction"]
         if fraction:
             drawn = dirichlet_noise(shape, invalid, settings["dirichlet_alpha"])

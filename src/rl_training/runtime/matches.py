@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from rl_training.dynamics.interface import Dynamics
 from rl_training.envs.compiled import row_size, shaped
 from rl_training.envs.making import compiled_dynamics, make_env
 from rl_training.envs.spaces import same_layout
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, UserError
 from rl_training.registry import policy_path
 from rl_training.runtime.workflows import Which, load_agent, made_for, search_with
 from rl_training.search.connect_four import Solver, from_planes
@@ -73,11 +74,11 @@ def policy_player(agent: Any, sample: bool) -> Player:
 
 def is_named(against: str) -> bool:
     """Whether this is a player with a name, whatever directories there are."""
-    return against in ("random", "solver") or against.startswith("minimax:")
+    return against in ("random", "solver", "me") or against.startswith("minimax:")
 
 
 def named_player(name: str, game: Game, seed: int) -> Player:
-    """`random`, `minimax:DEPTH` or `solver`; of equally good moves each is as likely."""
+    """`random`, `minimax:DEPTH`, `solver`, of whose equally good moves each is as likely, or `me`, at the keyboard."""
     chance = np.random.default_rng(seed)
 
     def among_best(values: Callable[[np.ndarray, Any], np.ndarray]) -> Player:
@@ -90,6 +91,8 @@ def named_player(name: str, game: Game, seed: int) -> Player:
 
     if name == "random":
         return lambda states, obs: np.array([chance.choice(np.flatnonzero(mask)) for mask in obs[MASK]])
+    if name == "me":
+        return lambda states, obs: np.array([*map(ask, obs["observation"], obs[MASK])])
     if name == "solver":
         if game.env_id != "rl_training/ConnectFour-v0":
             raise ConfigError("there is a solver of rl_training/ConnectFour-v0 alone; use minimax:DEPTH")
@@ -104,10 +107,35 @@ def named_player(name: str, game: Game, seed: int) -> Player:
         return among_best(exact)
     depth = name.removeprefix("minimax:")
     if not name.startswith("minimax:") or not depth.isdecimal() or int(depth) < 1:
-        raise ConfigError(f"against {name!r}: must be random, minimax:DEPTH, solver, a run or zoo:NAME")
+        raise ConfigError(f"against {name!r}: must be random, minimax:DEPTH, solver, me, a run or zoo:NAME")
     return among_best(
         lambda state, _: minimax_values(game.dynamics, state, int(depth), game.numbers, game.actions)
     )
+
+
+def drawn(planes: np.ndarray) -> str:
+    """A board as text, `x` for the stones of who moves: two planes [2, H, W], or two square ones in a vector."""
+    side = math.isqrt(planes.size // 2)
+    if planes.ndim == 1 and planes.size == 2 * side * side:
+        planes = planes.reshape(2, side, side)
+    if planes.ndim != 3 or len(planes) != 2:
+        return str(planes)
+    signs = np.where(planes[0] > 0, "x", np.where(planes[1] > 0, "o", "."))
+    return "\n".join(" ".join(row) for row in signs)
+
+
+def ask(planes: np.ndarray, mask: np.ndarray) -> int:
+    """A move of the person at the keyboard; asked again until it is allowed."""
+    allowed = np.flatnonzero(mask).tolist()
+    print(f"\n{drawn(planes)}\nyou are x; moves: {' '.join(map(str, allowed))}", flush=True)
+    while True:
+        try:
+            typed = input("move: ").strip()
+        except EOFError:
+            raise UserError("no move was typed; the game was left") from None
+        if typed.isdecimal() and int(typed) in allowed:
+            return int(typed)
+        print("not a move that is allowed", flush=True)
 
 
 def play_matches(
@@ -162,7 +190,8 @@ def match_checkpoints(
 ) -> dict[str, int]:
     """Play the policy of a run, a checkpoint or the zoo in its game of two: how many games it won, drew and lost.
 
-    against: `random`, `minimax:DEPTH`, `solver`, or another run, checkpoint or zoo:NAME, with the same options
+    against: `random`, `minimax:DEPTH`, `solver`, `me` (a person at the keyboard), or another run, checkpoint or
+        zoo:NAME, with the same options
     settings: of the searches of both policies, as in `evaluate_checkpoint`
     """
     config, agent, saved = load_agent(path, checkpoint, trust=trust)

@@ -63,7 +63,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     @classmethod
     def agent_settings(cls, config: MuZeroT) -> dict[str, Any]:
-        return planner_settings(config, "two_players", "residual_blocks", "batch_norm")
+        return planner_settings(config, "two_players", "residual_blocks", "batch_norm", "board_tower")
 
     def make_replay(self, obs: Arrays, **settings: Any) -> EpisodeReplay:
         config = self.config

@@ -247,7 +247,7 @@ class OffPolicyConfig(Config):
 class Planning(Config):
     """The fields of MuZero and its successors, besides those of the replay."""
 
-    younger: ClassVar[Mapping[str, object]] = {"batch_norm": False}
+    younger: ClassVar[Mapping[str, object]] = {"batch_norm": False, "board_tower": False}
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = ("unroll_steps", "td_steps", "two_players", "network", "encoder")
 
@@ -260,6 +260,9 @@ class Planning(Config):
 
     num_simulations: int = knob(50, "Number of simulations per search.", low=1, sizes=True)
     temperature: float = knob(1.0, "Temperature T: actions are sampled from visits^(1/T); 0 acts greedily.")
+    temperature_moves: int | None = field(
+        None, "Steps of an episode that act at `temperature`; later ones act greedily. None: all.", ge=0
+    )
     root_exploration_fraction: float = knob(0.25, "Fraction of Dirichlet noise in the root prior.", high=1.0)
     dirichlet_alpha: float = knob(
         0.3, "Concentration α of the Dirichlet noise; below 1 favours few actions.", low=0.001
@@ -284,6 +287,10 @@ class Planning(Config):
     residual_blocks: int = field(1, "Residual blocks per resolution, for image observations.", ge=1)
     batch_norm: bool = field(
         True, "Batch normalisation and a head each for policy, value and reward, for image observations."
+    )
+    board_tower: bool = field(
+        True,
+        "Residual convolutions at full resolution, with a plane for each action, for grids with action masks.",
     )
 
 
