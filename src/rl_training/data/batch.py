@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ class PositionBatch(Priorities):
     known: Tensor  # [K + 1, B]
     places: np.ndarray  # [K + 1, B]
     bootstrap: np.ndarray  # [K + 1, B]
+    turn: NotRequired[Tensor]  # [B], by which symmetry of the game each is shown
 
 
 class WindowBatch(TypedDict):

@@ -28,6 +28,12 @@ class ConnectFour(gym.Env[np.ndarray, Any]):
         self.observation_space = spaces.Box(0, 1, (2, ROWS, COLUMNS), np.float32)
         self.action_space = spaces.Discrete(COLUMNS)
 
+    @property
+    def symmetries(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The board mirrored: which number of the observation and which action take the place of each."""
+        numbers = np.arange(2 * ROWS * COLUMNS).reshape(2, ROWS, COLUMNS)
+        return [(numbers[..., ::-1].reshape(-1), np.arange(COLUMNS)[::-1])]
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:

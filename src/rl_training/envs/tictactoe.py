@@ -27,6 +27,13 @@ class TicTacToe(gym.Env[np.ndarray, Any]):
         self.observation_space = spaces.Box(0, 1, (18,), np.float32)
         self.action_space = spaces.Discrete(9)
 
+    @property
+    def symmetries(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The seven other ways to look at the board: which number and which action take the place of each."""
+        squares = np.arange(9).reshape(3, 3)
+        turns = [np.rot90(board, k).reshape(-1) for board in (squares, squares.T) for k in range(4)][1:]
+        return [(np.concatenate([turn, 9 + turn]), turn) for turn in turns]
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:

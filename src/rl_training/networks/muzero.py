@@ -20,12 +20,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-<<<<<<< HEAD
-from rl_training.algorithms.muzero import Unrolled, decode, scale_gradient, scale_latent
-=======
 from rl_training.algorithms.masking import MASK
-from rl_training.algorithms.muzero import decode, scale_latent
->>>>>>> 48c2df4 (Boards: residual tower with move planes, Elo, play in the terminal)
+from rl_training.algorithms.muzero import Unrolled, decode, scale_gradient, scale_latent
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.networks.encoders import (

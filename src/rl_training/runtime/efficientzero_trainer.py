@@ -54,8 +54,8 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         policies, values = super().searched_anew(now)
         return policies, torch.full_like(values, self.config.reanalyse_values)
 
-    def seen(self, places: np.ndarray) -> Any:
-        obs = super().seen(places)
+    def seen(self, places: np.ndarray, turn: Tensor | None = None) -> Any:
+        obs = super().seen(places, turn)
         space = self.observation_space
         # A shift or a shade of a photograph shows the same; one of a small grid, or of bits, shows another state.
         photographs = is_image(space) and space.dtype == "uint8" and not is_small_image(space)
@@ -86,7 +86,8 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         assert network.projection is not None
         there = batch["acted"][:-1] > 0  # whether an action led to the next state
         with torch.no_grad():
-            true = network.represent(self.seen(batch["places"][1:][there.cpu().numpy()]))
+            turn = batch["turn"].expand(there.shape)[there.cpu()] if "turn" in batch else None
+            true = network.represent(self.seen(batch["places"][1:][there.cpu().numpy()], turn))
         losses = torch.zeros_like(batch["acted"])
         compared = consistency_loss(
             network.projection.predict(imagined[there]), network.projection.project(true)

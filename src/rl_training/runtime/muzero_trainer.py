@@ -21,6 +21,8 @@ from rl_training.algorithms.muzero import (
 )
 from rl_training.data.batch import PositionBatch, on_device
 from rl_training.data.episodes import EpisodeReplay
+from rl_training.data.symmetries import Symmetries
+from rl_training.envs.board_games import refuse_other_turns, symmetries_of
 from rl_training.networks.muzero import by_the_batch
 from rl_training.policies.search import QUIET, Plan, SearchPolicy, planner_settings, search_settings
 from rl_training.runtime.controls import Knobs, Now
@@ -46,9 +48,14 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
     agent: SearchPolicy
     replay: EpisodeReplay
     revision = 2  # the gradient is halved behind each transition
-    transient = ("target_weights",)
+    transient = ("target_weights", "symmetries")
 
     def __init__(self, config: MuZeroT) -> None:
+        if config.two_players:
+            refuse_other_turns(config.env_id, config.env_kwargs)
+        self.symmetries: Symmetries | None = None
+        if config.symmetries:
+            self.symmetries = Symmetries(symmetries_of(config.env_id, config.env_kwargs))
         super().__init__(config)
         self.target, self.target_weights = target_of(self.agent.network)
         self.optimizer = Adam([self.agent.network])
@@ -79,7 +86,9 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     def choose(self, obs: Arrays, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
         """Plan with the knobs as they stand at this step."""
-        plan = self.agent.plan(obs, **search_settings(knobs.after(taken)))
+        moves = self.config.temperature_moves
+        greedy = None if moves is None else self.environments.lengths >= moves
+        plan = self.agent.plan(obs, greedy=greedy, **search_settings(knobs.after(taken)))
         return {"action": plan.action, "policy": plan.policy}
 
     def iterate(self, knobs: Knobs) -> Metrics:
@@ -97,9 +106,13 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         batch = self.draw(now)
         # zₜ = rₜ + γ rₜ₊₁ + … + γⁿ vₜ₊ₙ, with v of the target network, or of a new search with it.
         targets = self.targets(batch, now)
+        if self.symmetries is not None:
+            batch, targets = self.turned(batch, targets, self.symmetries)
         with by_the_batch(self.agent.network):
             # Unroll the model from the first observation with the actions that were taken.
-            predictions = self.agent.network.unroll(self.seen(batch["places"][0]), batch["action"])
+            predictions = self.agent.network.unroll(
+                self.seen(batch["places"][0], batch.get("turn")), batch["action"]
+            )
             # l = lᵖ + c lᵛ + lʳ, of the root in full and of the K steps after it 1/K each.
             losses = self.losses(predictions, targets, batch)
         loss = self.weighed(losses, now)
@@ -164,9 +177,18 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         anew = torch.rand(self.config.batch_size) < now.reanalyse_ratio
         return anew, anew
 
-    def seen(self, places: np.ndarray) -> Any:
-        """What the network learns from at places of the replay."""
-        return self.agent.inputs(self.replay.seen_at(places))
+    def turned(
+        self, batch: PositionBatch, targets: Targets, symmetries: Symmetries
+    ) -> tuple[PositionBatch, Targets]:
+        """Each position and what follows it, as one of the game's symmetries shows it."""
+        turn = symmetries.draw(self.config.batch_size)
+        action, policy = symmetries.action(batch["action"], turn), symmetries.policy(targets.policy, turn)
+        return {**batch, "action": action, "turn": turn}, targets._replace(policy=policy)
+
+    def seen(self, places: np.ndarray, turn: Tensor | None = None) -> Any:
+        """What the network learns from at places [N] of the replay, turned as `turn` [N] says."""
+        obs = self.agent.inputs(self.replay.seen_at(places))
+        return obs if turn is None or self.symmetries is None else self.symmetries.observations(obs, turn)
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         known = {name: batch[name] for name in ("acted", "known", "weight")}

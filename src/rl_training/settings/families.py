@@ -268,6 +268,9 @@ class Planning(Config):
         0.3, "Concentration α of the Dirichlet noise; below 1 favours few actions.", low=0.001
     )
     two_players: bool = field(False, "Two-player zero-sum game: rewards belong to the player who moved.")
+    symmetries: bool = field(
+        False, "Learn from positions turned by the `symmetries` that the environment names."
+    )
     unroll_steps: int = field(5, "Steps the model is unrolled for in training.", ge=1, le=100)
     td_steps: int = field(5, "Number of steps n of the n-step value targets.", ge=1, le=1000)
     reanalyse_ratio: float = knob(

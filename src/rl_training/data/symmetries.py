@@ -1,0 +1,47 @@
+"""Symmetries of board games: a position that is turned or mirrored is worth the same to who moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.masking import MASK
+
+
+class Symmetries:
+    """S turns of a board of N numbers with A actions, the first of which leaves all in place.
+
+    A turned board holds at i what lies at squares[s, i], and the turned action a is what was actions[s, a] before.
+    """
+
+    def __init__(self, turns: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+        squares, actions = (np.stack(each).astype(np.int64) for each in zip(*turns, strict=True))
+        same = np.arange(squares.shape[1])[None], np.arange(actions.shape[1])[None]
+        self.squares = torch.from_numpy(np.concatenate([same[0], squares]))  # [S, N]
+        self.actions = torch.from_numpy(np.concatenate([same[1], actions]))  # [S, A]
+
+    def draw(self, count: int) -> Tensor:
+        """A turn for each of `count` positions, all equally likely."""
+        return torch.randint(len(self.squares), (count,))
+
+    def observations(self, obs: dict[str, Any], turn: Tensor) -> dict[str, Any]:
+        """Boards [B, ...] and masks [B, A], each by its turn [B]."""
+        return {
+            name: part.gather(1, self.actions[turn].to(part.device))
+            if name == MASK
+            else part.flatten(1).gather(1, self.squares[turn].to(part.device)).view_as(part)
+            for name, part in obs.items()
+        }
+
+    def policy(self, policy: Tensor, turn: Tensor) -> Tensor:
+        """Policies [..., B, A]."""
+        return policy.gather(-1, self.actions[turn].to(policy.device).expand_as(policy))
+
+    def action(self, action: Tensor, turn: Tensor) -> Tensor:
+        """Actions [..., B]: where actions[s, a'] is a, a becomes a'."""
+        becomes = self.actions.argsort(-1)[turn].to(action.device).expand(*action.shape, -1)
+        return becomes.gather(-1, action[..., None])[..., 0]
