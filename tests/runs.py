@@ -351,6 +351,14 @@ RUNS: dict[str, dict[str, Any]] = {
     "gumbel-cartpole": dict(
         algo="gumbel_muzero", **PLANNER, normalize_observations=True, root_exploration_fraction=0.1
     ),
+    "gumbel-connect-four": dict(  # with schedules of num_simulations and temperature
+        algo="gumbel_muzero",
+        **PLANNER | dict(env_id="rl_training/ConnectFour-v0", vectorization="compiled"),
+        two_players=True,
+        symmetries=True,
+        temperature_moves=8,
+        gamma=1.0,
+    ),
     "efficientzero-cartpole": dict(
         algo="efficientzero",
         **PLANNER,
