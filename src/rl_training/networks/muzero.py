@@ -300,7 +300,7 @@ class FrameRepresentation(nn.Module):
         with torch.no_grad():
             self.features = self._encode(torch.zeros(1, *space.shape)).numel()
 
-    def forward(self, obs: Tensors) -> Tensor:
+    def forward(self, obs: Any) -> Tensor:
         return self._encode(obs[self.key] if self.key else obs)
 
     def _encode(self, frames: Any) -> Tensor:
