@@ -8,10 +8,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rl_training.data.collector import Collector
 from rl_training.envs.environments import Environments
-from rl_training.envs.lanes import LocalLanes, VectorLanes
+from rl_training.envs.lanes import Choices, LocalLanes, VectorLanes, quickly_checked
 from rl_training.envs.making import make_env
 from rl_training.envs.spaces import ActionCodec, space_from_json, space_to_json
-from rl_training.errors import ConfigError, RunError
+from rl_training.errors import ConfigError, EnvironmentFault, RunError
 from rl_training.state.stateful import Stateful
 
 COUNT = 3
@@ -193,3 +193,52 @@ def test_an_unknown_environment_is_one_line_with_the_nearest_name():
         make_env("CartPole-v1", {"gravitation": 3}, None)
     with pytest.raises(ConfigError, match="no_such_module"):
         make_env("no_such_module:Env-v0", {}, None)
+
+
+@pytest.mark.parametrize("start", [0, 3, -2])
+def test_choices_answer_as_a_discrete_does(start):
+    theirs, env = gym.spaces.Discrete(3, start=start), gym.make("CartPole-v1")
+    env.unwrapped.action_space = theirs
+    ours = quickly_checked(env).unwrapped.action_space
+    assert type(ours) is Choices and ours == theirs
+    kinds = (
+        int,
+        float,
+        bool,
+        np.int64,
+        np.int32,
+        np.uint8,
+        np.float32,
+        np.array,
+        lambda x: np.array([x]),
+        str,
+    )
+    for number in range(-6, 9):
+        for kind in kinds:
+            if number >= 0 or kind is not np.uint8:
+                assert ours.contains(kind(number)) is theirs.contains(kind(number)), (kind, number)
+
+
+def test_only_gymnasiums_own_environments_get_choices_and_nobody_else_sees_them():
+    class Own(type(gym.make("CartPole-v1").unwrapped)):
+        pass
+
+    assert type(quickly_checked(Own()).action_space) is gym.spaces.Discrete
+    lanes = LocalLanes([make("CartPole-v1")])
+    assert type(lanes.envs[0].action_space) is Choices and type(lanes.action_space) is gym.spaces.Discrete
+    with pytest.raises(EnvironmentFault, match="AssertionError"):
+        lanes.reset([0], [1])
+        lanes.step(np.array([2]))
+
+
+def test_returns_and_lengths_are_those_of_the_open_episodes_whenever_they_are_read():
+    environments, often = (Environments(lanes_of("local"), 7, "train") for _ in range(2))
+    actions = np.random.default_rng(0).integers(2, size=(60, COUNT))
+    for row in actions:
+        environments.step(row)
+        often.step(row)
+        assert (often.lengths >= 0).all() and often.returns.shape == (COUNT,)
+    for name in ("returns", "lengths"):
+        assert getattr(environments, name).tobytes() == getattr(often, name).tobytes()
+        assert environments.state_dict()[name].tobytes() == often.state_dict()[name].tobytes()
+    assert environments.take_finished() == often.take_finished()

@@ -11,6 +11,7 @@ import torch
 from rl_training.algorithms.masking import pick_allowed
 from rl_training.data.random_rollout import random_action
 from rl_training.kernels.acting import InMemory, SmallActorCritic
+from rl_training.kernels.exact import unchanging
 from rl_training.networks.actor_critic import ActorCritic, action_family
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.q_values import QPolicy
@@ -83,6 +84,21 @@ def test_the_weights_are_never_out_of_date():
         with torch.no_grad():
             expected = network(torch.from_numpy(obs))[1]
         np.testing.assert_allclose(small().act(obs, False)["value"], expected, atol=2e-5)
+
+
+def test_an_unchanging_network_is_looked_at_once_and_a_change_before_or_after_is_seen():
+    settings = dict(hidden_sizes=[8], activation="relu", image_encoder="nature", dueling=False)
+    policy = QPolicy(BOX, gym.spaces.Discrete(3), normalize_observations=False, device="cpu", **settings)
+    looks, obs = [], np.ones((1, 5), np.float32)
+    look = policy.small._changed
+    policy.small._changed = lambda: looks.append(1) or look()
+    policy.network.head.bias.data = torch.full((3,), 7.0)
+    with pytest.raises(ZeroDivisionError), unchanging(policy):
+        before = [policy.value(obs, ()) for _ in range(4)][-1]
+        1 / 0  # noqa: B018
+    assert len(looks) == 1 and (before > 5).all()
+    policy.network.register_forward_hook(lambda module, args, output: output + 100)
+    assert (policy.value(obs, ()) > 105).all() and len(looks) == 2
 
 
 def transpose(network):

@@ -13,6 +13,7 @@ from rl_training.data.batch import Batch, Rollout
 from rl_training.envs.compiled import AnyEnvironments
 from rl_training.envs.environments import Step
 from rl_training.errors import NonFiniteError
+from rl_training.kernels.exact import unchanging
 from rl_training.state.stateful import Stateful
 from rl_training.trees import Arrays, Tensors, put_rows, tree_leaves, tree_map
 
@@ -115,18 +116,19 @@ class Collector(Stateful):
         """The same steps, into `columns`; returned is where time limits cut episodes, and what was seen there."""
         environments = self.environments
         cut: list[Cut] = []
-        for t in range(num_steps):
-            obs = environments.obs
-            acted, self.carry = policy.act(obs, self.carry, explore=True)
-            step = environments.step(acted["action"])
-            self._store(t, num_steps, obs, acted, step)
-            if not step.ended:
-                continue
-            if step.truncated.any():
-                lanes = np.flatnonzero(step.truncated)
-                final = tree_map(lambda column, lanes=lanes: column[lanes], step.next_obs)
-                cut.append(Cut(t, lanes, final, tuple(part[lanes] for part in self.carry)))
-            self.carry = fresh_where_ended(policy, self.carry, step.ended)
+        with unchanging(policy):
+            for t in range(num_steps):
+                obs = environments.obs
+                acted, self.carry = policy.act(obs, self.carry, explore=True)
+                step = environments.step(acted["action"])
+                self._store(t, num_steps, obs, acted, step)
+                if not step.ended:
+                    continue
+                if step.truncated.any():
+                    lanes = np.flatnonzero(step.truncated)
+                    final = tree_map(lambda column, lanes=lanes: column[lanes], step.next_obs)
+                    cut.append(Cut(t, lanes, final, tuple(part[lanes] for part in self.carry)))
+                self.carry = fresh_where_ended(policy, self.carry, step.ended)
         check_finite(self.columns, environments.count)
         for t, lanes, final, _ in [*cut, (num_steps, np.arange(environments.count), environments.obs, ())]:
             check_finite_observation(final, lanes, t * environments.count)

@@ -31,6 +31,7 @@ from rl_training.trees import Arrays, put_rows, tree_leaves, tree_map
 
 # What happened at a slot, as bits.
 TAKEN, TERMINATED, TRUNCATED = 1, 2, 4
+HALF = "e"  # what numpy calls float16, which numba does not compile for
 SEGMENTS = 64  # into which a full ring is cut on disk
 
 
@@ -103,7 +104,7 @@ class Replay(Stateful, Generic[BatchT]):
         """
         if self.action is None:
             self.action = np.empty((self.capacity, *action.shape[1:]), _narrow(action.dtype))
-        plain = self.stack == 1 and not _holds_halves(action)
+        plain = self.stack == 1 and action.dtype.char != HALF
         if plain and isinstance(next_obs, np.ndarray) and next_obs.dtype.char in "fd":
             self._put_steps(action, reward[None], terminated[None], truncated[None], next_obs, obs)
             return
@@ -131,7 +132,7 @@ class Replay(Stateful, Generic[BatchT]):
         """T steps of every lane [T, B, ...]: what `add` does with them one by one."""
         steps = len(reward)
         overlap = 2 * reward.size > self.capacity  # some would be overwritten by others of them
-        if self.stack > 1 or overlap or _holds_halves(next_obs, action):
+        if self.stack > 1 or overlap or HALF in (next_obs.dtype.char, action.dtype.char):
             for t in range(steps):
                 self.add(action[t], reward[t], terminated[t], truncated[t], next_obs[t], obs[t])
             return
@@ -262,11 +263,8 @@ class Replay(Stateful, Generic[BatchT]):
         batch = self.drawn[size]
         arrays = batch["arrays"]
         _trace(
-            self.ready[counter % self.capacity],
-            self.ahead,
-            self.behind,
-            self.reward,
-            self.happened,
+            counter,
+            (self.ready, self.ahead, self.behind, self.reward, self.happened),
             gamma,
             self.n_step,
             arrays["here"],
@@ -276,11 +274,11 @@ class Replay(Stateful, Generic[BatchT]):
         )
         # "clip" spares a check; no place is out of range.
         assert self.action is not None
-        np.take(self.action, arrays["here"][:, -1], 0, arrays["action"], "clip")
+        self.action.take(arrays["here"][:, -1], 0, arrays["action"], "clip")
         for name, places in (("obs", arrays["here"]), ("next_obs", arrays["there"])):
             places = places if self.stack > 1 else places[:, 0]
             tree_map(
-                lambda column, out, places=places: np.take(column, places, 0, out, "clip"),
+                lambda column, out, places=places: column.take(places, 0, out, "clip"),
                 self.observations,
                 arrays[name],
             )
@@ -418,11 +416,6 @@ def _segment(number: int) -> str:
     return f"replay-{number:012d}.safetensors"
 
 
-def _holds_halves(*columns: Any) -> bool:
-    """Whether one of them is float16, which numba does not compile for."""
-    return any(column.dtype.char == "e" for column in columns)
-
-
 def _narrow(dtype: np.dtype) -> np.dtype:
     """Networks compute in float32: what is wider is stored so."""
     return np.dtype(np.float32) if dtype == np.float64 else dtype
@@ -514,11 +507,12 @@ def _put_row(to, row):  # type: ignore[no-untyped-def]
 
 
 @njit()
-def _trace(slots, ahead, behind, reward, happened, gamma, n_step, here, there, returns, discounts):  # type: ignore[no-untyped-def]
-    """Follow transitions from their slots: rewards, discounts, and the places of the frames at both ends."""
+def _trace(counters, ring, gamma, n_step, here, there, returns, discounts):  # type: ignore[no-untyped-def]
+    """Follow transitions by their numbers: rewards, discounts, and the places of the frames at both ends."""
+    ready, ahead, behind, reward, happened = ring
     size = len(happened)
-    for i in range(len(slots)):
-        at = slots[i] % size
+    for i in range(len(counters)):
+        at = ready[counters[i] % size] % size
         _window(at, behind, here[i])
         total, factor = 0.0, 1.0
         for _ in range(n_step):

@@ -78,6 +78,23 @@ class History:
         return self.actions[first : self.used, lane].copy(), self.scores[first : self.used, lane].copy()
 
 
+class Count:
+    """An array [B] of `Environments` about the open episodes, brought up to date when it is read.
+
+    To add to one at every step takes as long as to store the step.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, environments: Environments, owner: type) -> np.ndarray:
+        environments._count()
+        return vars(environments)[self.name]
+
+    def __set__(self, environments: Environments, value: np.ndarray) -> None:
+        vars(environments)[self.name] = value
+
+
 class Environments(Stateful):
     """B environments; `obs` is what to act on next, `step` acts, `finished` holds the episodes that ended."""
 
@@ -91,7 +108,8 @@ class Environments(Stateful):
         "history",
         "started",
     )
-    transient += ("arguments", "steps", "made_with", "moves")
+    transient += ("arguments", "steps", "made_with", "moves", "counted")
+    returns, lengths = Count(), Count()
 
     def __init__(
         self,
@@ -120,6 +138,7 @@ class Environments(Stateful):
         # What was done since each lane's seed: rows [B, ...] since the oldest of them, and each lane's first row.
         self.history = History()
         self.started = np.zeros(count, np.int64)
+        self.counted = 0  # rows of the history that `returns` and `lengths` tell of
         with self._naming():
             self._adjust(range(count))
             self.obs: Observation = lanes.reset(range(count), self.seeds.tolist())
@@ -135,12 +154,12 @@ class Environments(Stateful):
         except EnvironmentFault as fault:
             raise self._named(fault)  # noqa: B904  # it is the same one
         self.history.append(actions, stepped.score)
-        self.returns += stepped.score
-        self.lengths += 1
-        self.steps += self.count
+        self.steps += self.lanes.count
         self.obs = stepped.obs
-        ended = (stepped.terminated | stepped.truncated).nonzero()[0].tolist()
-        if ended:
+        ended: list[int] = []
+        # Of few lanes, lists are looked through several times as fast as arrays.
+        if True in stepped.terminated.tolist() or True in stepped.truncated.tolist():
+            ended = (stepped.terminated | stepped.truncated).nonzero()[0].tolist()
             over = stepped.over.nonzero()[0].tolist()
             if over:
                 self._begin_episodes(over, stepped.infos)
@@ -172,14 +191,23 @@ class Environments(Stateful):
                 )
         return ({name: float(value) for name, value in found.items()},)
 
+    def _count(self) -> None:
+        """Add the steps since this was last done to `returns` and `lengths`."""
+        scores = self.history.scores[self.counted : len(self.history)]
+        self.counted += len(scores)
+        if len(scores):
+            self.returns = np.add.accumulate(np.concatenate([self.returns[None], scores]))[-1].copy()
+            self.lengths = self.lengths + len(scores)
+
     def _begin_episodes(self, lanes: list[int], infos: Sequence[Mapping[str, Any]] = ()) -> None:
+        returns, lengths = self.returns, self.lengths
         seeds: list[int | None] = []
         for lane in lanes:  # mostly one, for which plain indices are several times as fast as lists of them
-            episode = lane, float(self.returns[lane]), int(self.lengths[lane])
+            episode = lane, float(returns[lane]), int(lengths[lane])
             self.finished.append((*episode, *self._reported(lane, infos)))
             self.episode[lane] += 1
-            self.returns[lane] = 0.0
-            self.lengths[lane] = 0
+            returns[lane] = 0.0
+            lengths[lane] = 0
             due = len(self.history) - self.started[lane] >= self.lanes.steps_per_seed
             seed = self._seed(lane, int(self.episode[lane])) if due else None
             seeds.append(seed)
@@ -191,6 +219,7 @@ class Environments(Stateful):
         if oldest > len(self.history) // 2:
             self.history.forget(oldest)
             self.started -= oldest
+            self.counted -= oldest
         self.obs = tree_map(np.copy, self.obs)
         with self._naming():
             if self.moves:
@@ -236,6 +265,7 @@ class Environments(Stateful):
         return self._since_seed(lane)[0]
 
     def state_dict(self) -> dict[str, Any]:
+        self._count()
         scores = [digest(self._since_seed(lane)[1]) for lane in range(self.count)]
         moving = {"made_with": [dict(values) for values in self.made_with]} if self.moves else {}
         return (
@@ -276,6 +306,7 @@ class Environments(Stateful):
         if "seeds" not in state:  # saved before forks were there, when they followed from the run's seed
             seeds = [self._seed(lane, int(episode)) for lane, episode in enumerate(state["episode"])]
             state = state | {"seeds": np.array(seeds)}
+        self.history, self.counted = History(), 0
         beside = ("actions", "scores", "made_with")
         super().load_state_dict({key: value for key, value in state.items() if key not in beside})
         self._take_arguments(state.get("made_with"))
@@ -294,6 +325,7 @@ class Environments(Stateful):
         ]
         scores = [np.concatenate([np.zeros(longest - len(column)), column]) for column in replayed.scores]
         self.history = History(np.stack(columns, 1), np.stack(scores, 1)) if longest else History()
+        self.counted = longest
 
     def _take_arguments(self, saved: Any) -> None:
         """What each lane's open episode was begun with: nothing besides the config's, where no argument moved."""

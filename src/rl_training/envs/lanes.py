@@ -105,7 +105,7 @@ class LocalLanes:
         self.action_space = envs[0].action_space
         self.has_time_limit = limits_time(envs[0])
         bare = [without_wrappers(env) for env in envs]
-        self.envs = [env for env, _ in bare]
+        self.envs = [quickly_checked(env) for env, _ in bare]
         self.time_limit = bare[0][1]
         space = self.observation_space
         # Looked up once: a space's shape costs more than its comparison.
@@ -119,7 +119,7 @@ class LocalLanes:
             return
         assert self.make is not None
         try:
-            env = without_wrappers(self.make(**arguments))[0]
+            env = quickly_checked(without_wrappers(self.make(**arguments))[0])
         except Exception as error:
             raise raised(error, lane) from error
         self.envs[lane].close()
@@ -149,9 +149,13 @@ class LocalLanes:
                 raise raised(error, self.count - length_hint(envs) - 1) from error
             raise self._unusable(stepped, error) from None
         self.clock += 1
+        over = terminated
         if self.clock >= min(self.due):
             truncated |= self.clock == np.array(self.due)
-        return Stepped(obs, reward, terminated, truncated, reward, terminated | truncated, infos)
+            over = terminated | truncated
+        elif any(cut):
+            over = terminated | truncated
+        return Stepped(obs, reward, terminated, truncated, reward, over, infos)
 
     def replay(self, seeds: Sequence[int], actions: Sequence[Actions]) -> Replayed:
         lanes = range(self.count)
@@ -230,6 +234,27 @@ def without_wrappers(env: Env) -> tuple[Env, int | None]:
             limit = min(limit or env._max_episode_steps, env._max_episode_steps)
         env = env.env
     return env, limit
+
+
+class Choices(spaces.Discrete):
+    """A Discrete that gives the same answers as Gymnasium's, several times as fast to what policies choose."""
+
+    def contains(self, x: Any) -> bool:
+        if type(x) is np.int64 and 0 <= x - self.start < self.n:
+            return True
+        return super().contains(x)
+
+
+def quickly_checked(env: Env) -> Env:
+    """The environment; one of Gymnasium's own with a plain Discrete has `Choices` in its place.
+
+    Those ask their space at every step whether the action is there, which is a quarter of CartPole's time.
+    """
+    inner, space = env.unwrapped, env.unwrapped.action_space
+    if type(inner).__module__.startswith("gymnasium.envs.") and type(space) is spaces.Discrete:
+        inner.action_space = Choices.__new__(Choices)
+        vars(inner.action_space).update(vars(space))
+    return env
 
 
 def limits_time(env: Env) -> bool:

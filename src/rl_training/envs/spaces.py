@@ -77,6 +77,7 @@ class ActionCodec:
         self.start: Any = 0
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             self.start = np.asarray(space.start)
+        self.unchanged = isinstance(space, spaces.Discrete) and not self.start
         if isinstance(space, spaces.Box):
             # Dimensions without bounds keep their own units: nothing can be said about their scale. The largest
             # number of a type is no bound that somebody meant.
@@ -90,7 +91,7 @@ class ActionCodec:
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
         """Model-space actions [B] or [B, D] as environment actions [B, *space.shape]."""
-        if isinstance(self.space, spaces.Discrete) and not self.start:
+        if self.unchanged:
             return actions
         if not isinstance(self.space, spaces.Box):
             return (actions + self.start).astype(self.space.dtype)

@@ -51,7 +51,8 @@ class NetworkPolicy(Stateful):
 
     def inputs(self, obs: Arrays | Tensors) -> Any:
         """Raw observations as the network's tensors."""
-        obs = self.normalized(tree_map(np.asarray, obs))
+        if self.normalizer is not None:
+            obs = self.normalized(tree_map(np.asarray, obs))
         return tree_map(lambda column: torch.as_tensor(column, device=self.device), obs)
 
     def observe(self, obs: Arrays | Tensors) -> None:

@@ -50,8 +50,8 @@ class QPolicy(NetworkPolicy):
         action = (q if mask is None else np.where(mask, q, BLOCKED)).argmax(-1)
         if explore:
             draw = np.random.random(len(action))
-            at_random = draw < self.epsilon
-            if at_random.any():
+            if min(draw.tolist()) < self.epsilon:
+                at_random = draw < self.epsilon
                 # Given that a draw is below ε, it is uniform in [0, ε): it can choose the action as well.
                 if mask is None:
                     chosen = (draw * (self.num_actions / self.epsilon)).astype(np.int64)

@@ -21,6 +21,7 @@ from rl_training.data.replay import Replay
 from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.envs.environments import Arguments, Environments, Step
 from rl_training.envs.making import make_environments
+from rl_training.kernels.exact import unchanging
 from rl_training.policies.gathering import WholeSteps
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
@@ -92,11 +93,12 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
     def _take_steps(self, knobs: Knobs) -> Batch:
         """One by one; what they led to, [T, B, ...]."""
         led_to: list[Batch] = []
-        for t in range(self.config.train_frequency):
-            step = self.step(knobs, t * self.config.num_envs)
-            led_to.append({"obs": step.next_obs, "reward": step.reward})
-            self.agent.observe(step.next_obs)
-            self.steps += self.config.num_envs
+        with unchanging(self.agent):
+            for t in range(self.config.train_frequency):
+                step = self.step(knobs, t * self.config.num_envs)
+                led_to.append({"obs": step.next_obs, "reward": step.reward})
+                self.agent.observe(step.next_obs)
+                self.steps += self.config.num_envs
         stacked: Batch = tree_map(lambda *rows: np.array(rows), *led_to)
         return stacked
 
@@ -150,9 +152,9 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
 
     def on_device(self, batch: TransitionBatch) -> TransitionBatch:
         """Transitions as the networks' tensors, their observations normalised."""
-        sent = on_device(batch, self.agent.device)
-        inputs = self.agent.inputs(batch["obs"]), self.agent.inputs(batch["next_obs"])
-        return {**sent, "obs": inputs[0], "next_obs": inputs[1]}
+        obs, next_obs = self.agent.inputs(batch["obs"]), self.agent.inputs(batch["next_obs"])
+        seen: TransitionBatch = {**batch, "obs": obs, "next_obs": next_obs}
+        return on_device(seen, self.agent.device)
 
     def largest_reward(self) -> float | None:
         return self.replay.largest_reward()
