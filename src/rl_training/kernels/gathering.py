@@ -13,9 +13,9 @@ import numpy as np
 
 from rl_training.compiling import njit
 from rl_training.dynamics.chance import normal, uniform
-from rl_training.dynamics.lanes import Led, call_advance
+from rl_training.dynamics.lanes import LaneState, Led, call_advance
 from rl_training.kernels.layers import OUTPUTS
-from rl_training.kernels.rollouts import outputs_of, scale
+from rl_training.kernels.rollouts import Acting, Scaling, outputs_of, scale
 
 GREEDY, SQUASHED = range(2)  # how actions come of what a network puts out
 
@@ -96,8 +96,10 @@ def take_in(moments, rows, deviation):  # type: ignore[no-untyped-def]
 
 
 @njit(calls=True, error_model="numpy")
-def gather_steps(lanes, acting, scaling, exploring, moments, chance, stepped):  # type: ignore[no-untyped-def]
-    """T steps in all lanes; → how many episodes ended."""
+def gather_steps(lanes, acting, scaling, exploring, moments, stepped, chance):  # type: ignore[no-untyped-def]
+    """T steps in all lanes; → how many episodes ended. All but `chance` are the fields of what they are named after."""
+    lanes, acting, scaling = LaneState(*lanes), Acting(*acting), Scaling(*scaling)
+    exploring, moments, stepped = Exploring(*exploring), Moments(*moments), Stepped(*stepped)
     steps, count, numbers = stepped.action.shape
     inputs = np.empty((count, acting.table[-1, OUTPUTS]), np.float32)
     outputs = np.empty((count, acting.outputs), np.float32)

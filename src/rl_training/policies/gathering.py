@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_training.data.batch import Batch
 from rl_training.data.normalization import EPSILON
 from rl_training.envs.compiled import AnyEnvironments, CompiledEnvironments
-from rl_training.kernels.exact import Shortcut
+from rl_training.kernels.acting import InMemory
 from rl_training.kernels.gathering import GREEDY, SQUASHED, Exploring, Moments, Stepped, gather_steps
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import gaussian_layers, head_layers
@@ -46,9 +46,8 @@ class WholeSteps:
     ) -> None:
         self.policy, self.network, self.kind, self.read = policy, network, kind, read
         self.environments, self.scaling = environments, scaling_of(environments.codec)
-        self.layers = Shortcut(network, self._read)
+        self.reading = InMemory(network, self._read)
         self.stepped: Stepped | None = None
-        self.seen_at = 0
 
     @classmethod
     def of(cls, policy: Any, environments: AnyEnvironments) -> WholeSteps | None:
@@ -66,24 +65,28 @@ class WholeSteps:
     @property
     def is_ready(self) -> bool:
         """Whether the network is of dense layers now."""
-        return self._layers() is not None
+        return self.reading() is not None
 
     def __call__(self, shares: np.ndarray) -> Batch | None:
         """The columns of T steps in all lanes, as `Replay.extend` takes them, with these shares [T] of random actions.
 
         They are valid until the next ones. The policy's statistics of observations have moved.
         """
-        layers = self._layers()
-        if layers is None:
+        reading = self.reading()
+        if reading is None:
             return None
+        layers, acting = reading
         layers.pack_forward()
         environments, stepped, moments = self.environments, self._room(len(shares)), self._moments()
         stepped.obs[0] = environments.rows
         chance = np.array([np.random.randint(0, 2**64, dtype=np.uint64), 0], np.uint64)
         first = int(isinstance(self.network, QNetwork) and self.network.dueling)
         exploring = Exploring(self.kind, first, *LOG_STD_BOUNDS, shares)
-        how = (self._acting(layers, moments), self.scaling, exploring, moments, chance, stepped)
-        ended = environments.called(gather_steps, environments.state, *how)
+        if len(moments.mean):
+            acting = acting._replace(mean=moments.mean, deviation=moments_of(self.policy.normalizer)[1])
+        # As plain tuples: of each named one, numba asks Python for its class.
+        how = map(tuple, (environments.state, acting, self.scaling, exploring, moments, stepped))
+        ended = environments.called(gather_steps, *how, chance)
         environments.stand_at(stepped.obs[-1].copy(), stepped.finished[:ended])
         self._take_in(moments)
         return {
@@ -95,21 +98,13 @@ class WholeSteps:
             "obs": environments.shown(stepped.obs[1:]),
         }
 
-    def _layers(self) -> Layers | None:
-        first = next(self.network.parameters())
-        if first.data_ptr() != self.seen_at:  # an optimizer has moved the parameters into one vector
-            self.seen_at = first.data_ptr()
-            self.layers = Shortcut(self.network, self._read)
-        return self.layers()
-
-    def _read(self, network: Any) -> Layers | None:
+    def _read(self, network: Any) -> tuple[Layers, Acting] | None:
+        """Its layers, and how they act on observations as they are."""
         vector = one_vector(network)
         layers = None if vector is None else self.read(network, vector)
-        return layers if layers is not None and is_simple(network.encoder[0]) else None
-
-    def _acting(self, layers: Layers, moments: Moments) -> Acting:
-        deviation = moments_of(self.policy.normalizer)[1]
-        return acting_of(self.network.encoder[0], layers, moments.mean, deviation)
+        if layers is None or not is_simple(network.encoder[0]):
+            return None
+        return layers, acting_of(network.encoder[0], layers, NOTHING, NOTHING)
 
     def _moments(self) -> Moments:
         normalizer = self.policy.normalizer

@@ -104,7 +104,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
 
     def _take_whole(self, knobs: Knobs) -> Batch | None:
         """The same in one call of compiled code; None where that cannot be."""
-        if self.whole is None or not self.takes_whole_steps:
+        if self.whole is None or type(self.replay) is not Replay:
             return None
         taken = self.config.num_envs * np.arange(self.config.train_frequency)
         shares = [
@@ -112,7 +112,8 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
             for t in taken.tolist()
         ]
         columns = self.whole(np.array(shares))
-        assert columns is not None
+        if columns is None:
+            return None
         self.replay.extend(**columns)
         self.steps += self.config.steps_per_iteration
         return {"obs": columns["next_obs"], "reward": columns["reward"]}

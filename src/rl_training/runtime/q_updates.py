@@ -13,9 +13,9 @@ from rl_training.algorithms.masking import mask_of
 from rl_training.compiling import njit
 from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
-from rl_training.kernels.descent import descend
+from rl_training.kernels.descent import Descent, descend
 from rl_training.kernels.families import UNMASKED
-from rl_training.kernels.layers import HEIGHT, Layers, begin, hand_over, put_out, read, take_back
+from rl_training.kernels.layers import HEIGHT, Layers, Network, begin, hand_over, put_out, read, take_back
 from rl_training.kernels.reading import features, head_layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Now
@@ -34,9 +34,10 @@ class QUpdate:
     """What a trainer does to its Q-network, compiled; its optimizer moves."""
 
     def __init__(self, trainer: Any, online: Layers, target: Layers) -> None:
-        self.trainer, self.networks = trainer, (online.network, target.network)
+        # As plain tuples: of each named one, numba asks Python for its class.
+        self.trainer, self.networks = trainer, (tuple(online.network), tuple(target.network))
         self.switches = (bool(trainer.config.double), bool(trainer.agent.network.dueling))
-        self.descent, self.sums = trainer.optimizer.descent(), np.zeros(2)
+        self.descent, self.sums = tuple(trainer.optimizer.descent()), np.zeros(2)
 
     @classmethod
     def of(cls, trainer: Any) -> QUpdate | None:
@@ -67,10 +68,12 @@ class QUpdate:
 def improve(networks, switches, inputs, known, masks, delta, descent, rate, most, errors, sums):  # type: ignore[no-untyped-def]
     """A step of the online network towards the target's values, with `double` and `dueling` as switches.
 
+    networks, descent: the fields of two `Network` and of a `Descent`
     inputs: features [N, ...] of here and there; known: actions, rewards, discounts and weights [N]
     errors [N] and sums, the loss and mean Q, are written. → the gradient's norm
     """
-    (online, target), (double, dueling), (obs, next_obs) = networks, switches, inputs
+    online, target, descent = Network(*networks[0]), Network(*networks[1]), Descent(*descent)
+    (double, dueling), (obs, next_obs) = switches, inputs
     action, reward, discount, weight = known
     count, order = len(obs), np.arange(len(obs))
     sums[:] = 0

@@ -23,8 +23,8 @@ from rl_training.compiling import njit
 from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.branches import add_to_inputs
-from rl_training.kernels.descent import descend
-from rl_training.kernels.layers import HEIGHT, Layers, begin, hand_over, put_out, read, take_back
+from rl_training.kernels.descent import Descent, descend
+from rl_training.kernels.layers import HEIGHT, Layers, Network, begin, hand_over, put_out, read, take_back
 from rl_training.kernels.reading import features, gaussian_layers, twin_layers
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
 from rl_training.policies.squashed import SquashedPolicy
@@ -52,8 +52,11 @@ class SoftUpdates:
 
     def __init__(self, trainer: Any, actor: Layers, critics: Twins, targets: Twins) -> None:
         self.trainer, self.size, self.sums = trainer, actor.outputs // 2, np.zeros(2)
-        self.actor = actor.network
-        self.critics, self.targets = (tuple(twin.network for twin in twins) for twins in (critics, targets))
+        # As plain tuples: of each named one, numba asks Python for its class.
+        self.actor = tuple(actor.network)
+        self.critics, self.targets = (
+            tuple(tuple(twin.network) for twin in twins) for twins in (critics, targets)
+        )
         self.steps = {
             name: getattr(trainer, f"{name}_optimizer").descent()
             for name in ("critic", "actor", "temperature")
@@ -73,7 +76,7 @@ class SoftUpdates:
         columns = (batch[name].numpy() for name in ("action", "reward", "discount"))
         rows = (self._features(batch["obs"]), self._features(batch["next_obs"]), *columns)
         networks, noise = (self.actor, self.targets, self.critics), self._noise(len(rows[0]))
-        step = (self.steps["critic"], rate(now, "critic"))
+        step = (tuple(self.steps["critic"]), rate(now, "critic"))
         norm = improve_critics(networks, rows, noise, LOG_STD_BOUNDS, ent_coef, *step, self.sums)
         self._check(norm, self.trainer.critic_optimizer)
         return {"critic_loss": self.sums[0], "q_value": self.sums[1]}
@@ -83,7 +86,7 @@ class SoftUpdates:
     ) -> tuple[dict[str, float], np.float32]:
         obs = self._features(batch["obs"])
         networks, noise = (self.actor, self.critics), self._noise(len(obs))
-        step = (self.steps["actor"], rate(now, "actor"))
+        step = (tuple(self.steps["actor"]), rate(now, "actor"))
         norm = improve_actor(networks, obs, noise, LOG_STD_BOUNDS, ent_coef, *step, self.sums)
         self._check(norm, self.trainer.actor_optimizer)
         loss, mean = self.sums
@@ -111,13 +114,20 @@ class SoftUpdates:
             raise NonFiniteError(optimizer.first_not_finite())
 
 
+@njit(nogil=True, inline="always")
+def twins_of(networks):  # type: ignore[no-untyped-def]
+    return Network(*networks[0]), Network(*networks[1])
+
+
 @njit(nogil=True, error_model="numpy")
 def improve_critics(networks, batch, noise, bounds, ent_coef, descent, rate, sums):  # type: ignore[no-untyped-def]
     """A step of both critics towards `soft_targets`; sums: the loss, mean Q. → the gradient's norm.
 
+    networks, descent: the fields of some `Network` and of a `Descent`
     One network after the other, so that its weights stay in the cache.
     """
-    actor, targets, critics = networks
+    actor, targets, critics = Network(*networks[0]), twins_of(networks[1]), twins_of(networks[2])
+    descent = Descent(*descent)
     obs, next_obs, action, reward, discount = batch
     count, features = obs.shape
     order, share = np.arange(count), 1 / count
@@ -154,7 +164,7 @@ def improve_critics(networks, batch, noise, bounds, ent_coef, descent, rate, sum
 @njit(nogil=True, error_model="numpy")
 def improve_actor(networks, obs, noise, bounds, ent_coef, descent, rate, sums):  # type: ignore[no-untyped-def]
     """A step of the actor towards what the critics think best; sums: the loss, mean log π. → the gradient's norm."""
-    actor, critics = networks
+    actor, critics, descent = Network(*networks[0]), twins_of(networks[1]), Descent(*descent)
     count, features = obs.shape
     size, order, share = noise.shape[1], np.arange(count), 1 / count
     pairs, log_prob = np.empty((count, features + size), np.float32), np.empty(HEIGHT, np.float32)
