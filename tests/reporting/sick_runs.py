@@ -1,6 +1,6 @@
 """Runs with planted faults, and healthy ones, for the tests of `diagnose`.
 
-    python tests/reporting/sick_runs.py train SEED FILE     train all that the file does not have, and add what they log
+    python tests/reporting/sick_runs.py train SEED FILE [NAME…]   train what the file lacks, and add what they log
     python tests/reporting/sick_runs.py prove SEED NAME     train one, prove the change, and add it to proofs.json
     python tests/reporting/sick_runs.py page                write the tables of docs/diagnose.md
 
@@ -23,7 +23,8 @@ HERE = Path(__file__).parent
 LOGS, PROOFS = HERE / "sick_runs.json", HERE / "proofs.json"
 PAGE = HERE.parents[1] / "docs" / "diagnose.md"
 SETTINGS = ("algo", "env_id", "seed", "total_timesteps", "normalize_rewards", "tau")  # that the rules read
-KNOBS = ("learning_rate", "gamma", "ent_coef", "vf_coef", "max_grad_norm", "pb_c_init")
+SETTINGS += ("normalize_observations", "layer_norm", "train_ratio", "reconstruction_scale", "num_envs")
+KNOBS = ("learning_rate", "gamma", "ent_coef", "vf_coef", "max_grad_norm", "pb_c_init", "clip_coef")
 POINTS = 40
 
 
@@ -77,6 +78,59 @@ class Opponent(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), reward, False, self.steps == 20, {}
 
 
+class Bait(gym.Env[Any, Any]):
+    """A point for one action, and three less a step later."""
+
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.owed, self.steps = 0, 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        reward, self.owed, self.steps = float(action - 3 * self.owed), int(action), self.steps + 1
+        return np.full(1, self.owed, np.float32), reward, False, self.steps == 25, {}
+
+
+class OldInterface(gym.Wrapper[Any, Any, Any, Any]):
+    """Pendulum behind an interface that knows one kind of end."""
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("Pendulum-v1"))
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated or truncated, False, info
+
+
+class Millimetres(gym.ObservationWrapper[Any, Any, Any]):
+    """CartPole with observations in another unit."""
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation * np.float32(1000)
+
+
+class Biased(gym.ObservationWrapper[Any, Any, Any]):
+    """CartPole with a sensor whose bias no two instances share."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (5,), np.float32)
+        Biased.made += 1
+        self.bias = np.float32(Biased.made % 97)
+
+    def observation(self, observation: Any) -> Any:
+        return np.append(observation, self.bias).astype(np.float32)
+
+
 class Planted(NamedTuple):
     """One run: what is in it, and the rule that shall name its fault ("" for a healthy one)."""
 
@@ -107,6 +161,10 @@ PLAN |= dict(
     replay_ratio=0.1, buffer_size=1_500, batch_size=16, hidden_sizes=[16], latent_size=16, num_simulations=8
 )
 PLAN |= dict(log_interval=100, eval_interval=1_500, eval_episodes=2)
+DREAM = dict(algo="dreamer", env_id="CartPole-v1", total_timesteps=2_000, num_envs=4, learning_starts=200)
+DREAM |= dict(buffer_size=2_000, batch_size=8, batch_length=16, deter_size=64, rssm_hidden=32, num_latents=8)
+DREAM |= dict(num_classes=8, units=32, blocks=4, mlp_layers=1, train_ratio=32, learning_rate=1e-3)
+DREAM |= dict(log_interval=100, eval_interval=2_000, eval_episodes=2)
 
 SICK: dict[str, Planted] = {
     "ppo, learning rate 0.3": Planted("entropy collapsed", PPO | dict(learning_rate=0.3)),
@@ -155,18 +213,54 @@ SICK: dict[str, Planted] = {
     "dqn, one update in 500 steps": Planted("too few updates", DQN | dict(replay_ratio=0.002)),
     "sac, one update in 500 steps": Planted("too few updates", SAC | dict(replay_ratio=0.002)),
     "muzero, visits by the prior alone": Planted("search ignores values", PLAN | dict(pb_c_init=1e6)),
+    "ppo, clip range 0.001": Planted("clip fraction out of range", PPO | dict(clip_coef=0.001)),
+    "muzero, learning rate 1e-8": Planted("world model's error", PLAN | dict(learning_rate=1e-8)),
+    "dreamer, observations not learned": Planted(
+        "world model's error", DREAM | dict(reconstruction_scale=0.0)
+    ),
+    "dqn, ReLU, learning rate 0.3": Planted("dead units", DQN | dict(activation="relu", learning_rate=0.3)),
+    "ppo, ReLU, learning rate 0.3": Planted("dead units", PPO | dict(activation="relu", learning_rate=0.3)),
+    "ppo, observations in another unit": Planted("observation scale", PPO, Millimetres),
+    "ppo, a bias of every instance": Planted(
+        "normaliser saturated", PPO | dict(num_envs=1, num_steps=512, normalize_observations=True), Biased
+    ),
+    "ppo, time limit as termination": Planted("truncation taken for termination", PPO, OldInterface),
+    "sac, time limit as termination": Planted("truncation taken for termination", SAC, OldInterface),
+    "ppo, bait and no discounted future": Planted("return below random play", PPO | dict(gamma=0.0), Bait),
+    "a2c, bait and no discounted future": Planted(
+        "return below random play", dict(PPO, algo="a2c", num_steps=16, gamma=0.0), Bait
+    ),
 }
+# Presets that have a row of results, shorter where the whole run takes minutes; and what has no row, healthy.
 HEALTHY: dict[str, Planted] = {
-    name: Planted("", dict(extends=name))
-    for name in (
-        "ppo/cartpole",
-        "ppo/acrobot",
-        "ppo/pendulum",
-        "a2c/cartpole",
-        "trpo/cartpole",
-        "dqn/cartpole",
-    )
+    name: Planted("", dict(extends=name, **({"total_timesteps": steps} if steps else {})))
+    for name, steps in {
+        "ppo/cartpole": 0,
+        "ppo/acrobot": 0,
+        "ppo/pendulum": 0,
+        "a2c/cartpole": 0,
+        "trpo/cartpole": 0,
+        "dqn/cartpole": 0,
+        "ppo/cartpole_no_velocity": 30_000,
+        "ppo/pendulum_no_velocity": 30_000,
+        "ppo/hopper": 30_000,
+        "ppo/walker2d": 30_000,
+        "ppo/lunarlander": 60_000,
+        "ppo/minigrid_doorkey": 0,
+        "a2c/lunarlander": 30_000,
+        "trpo/pendulum": 30_000,
+        "trpo/lunarlander": 30_000,
+        "recurrent_ppo/cartpole_no_velocity": 20_000,
+        "recurrent_ppo/pendulum_no_velocity": 20_000,
+        "gail/cartpole": 20_000,
+        "gail/acrobot": 20_000,
+        "bc/cartpole": 0,
+        "bc/acrobot": 0,
+        "bc/pendulum": 0,
+        "bc/hopper": 50_000,
+    }.items()
 }
+HEALTHY |= {"dreamer, small": Planted("", DREAM)}
 
 
 def trained(planted: Planted, run_dir: Path, seed: int) -> dict[str, Any]:
@@ -177,16 +271,28 @@ def trained(planted: Planted, run_dir: Path, seed: int) -> dict[str, Any]:
     name = settings.pop("extends", None)
     config = load_config(name, settings) if name else load_config(settings)
     train(config, run_dir=run_dir, env=planted.env, quiet=True)
-    return logged(run_dir)
+    return logged(run_dir, planted.env)
 
 
-def logged(run_dir: Path) -> dict[str, Any]:
-    from rl_training.reporting.diagnosis import RULES
+def logged(run_dir: Path, env: Any) -> dict[str, Any]:
+    """What the run logged, and what is measured by playing it."""
+    from rl_training.reporting.diagnosis import PLAYED, RULES, of_record
     from rl_training.reporting.records import read_run
+    from rl_training.tools.probing import probed
 
     record = read_run(run_dir)
-    curves = {}
-    wanted = {*KNOBS, "value_loss", *(metric for rule in RULES for metric in rule.metrics)}
+    told = probed(of_record(record), run_dir, env=env)
+    curves: dict[str, Any] = {
+        name: [(int(step[0]), float(f"{value[0]:.5g}"))]
+        for name, (step, value) in told.curves.items()
+        if name.startswith(PLAYED)
+    }
+    wanted = {
+        *KNOBS,
+        "value_loss",
+        "eval/mean_length",
+        *(metric for rule in RULES for metric in rule.metrics),
+    }
     for name in (name for name in record.metrics.names if name in wanted):
         steps, values = record.curve(name)[:2]
         keep = np.unique(np.linspace(0, len(steps) - 1, min(POINTS, len(steps))).round().astype(int))
@@ -195,7 +301,7 @@ def logged(run_dir: Path) -> dict[str, Any]:
             known = [known[0], known[-1]]
         curves[name] = known
     settings = {name: record.config[name] for name in SETTINGS if name in record.config}
-    return {"config": settings, "curves": curves}
+    return {"config": settings, "curves": curves, "where": dict(told.where)}
 
 
 def seen(run: Mapping[str, Any]) -> Any:
@@ -208,13 +314,13 @@ def seen(run: Mapping[str, Any]) -> Any:
         if len(points) == 2 and values[0] == values[1]:
             steps, values = np.linspace(*steps, POINTS).round(), np.full(POINTS, values[0])
         curves[name] = steps, values
-    return Seen(run["config"], curves)
+    return Seen(run["config"], curves, run["where"])
 
 
-def train_all(seed: int, file: Path) -> None:
+def train_all(seed: int, file: Path, *names: str) -> None:
     known = json.loads(file.read_text()) if file.exists() else {}
     for name, planted in (SICK | HEALTHY).items():
-        if name not in known:
+        if name not in known and (not names or name in names):
             with tempfile.TemporaryDirectory() as folder:
                 known[name] = trained(planted, Path(folder) / "run", seed)
             print(name, flush=True)
@@ -300,7 +406,7 @@ def table(runs: Mapping[str, Any]) -> str:
 if __name__ == "__main__":
     verb, *rest = sys.argv[1:]
     if verb == "train":
-        train_all(int(rest[0]), Path(rest[1]))
+        train_all(int(rest[0]), Path(rest[1]), *rest[2:])
     elif verb == "prove":
         prove_one(rest[1], int(rest[0]))
     else:

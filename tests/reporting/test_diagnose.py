@@ -8,14 +8,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from runs import Command
 from sick_runs import HEALTHY, LOGS, PAGE, SICK, page, seen, trained
+from test_cli import cli
 
 from rl_training.reporting.diagnosis import RULES, Seen, diagnose, unseen
+from rl_training.runtime.workflows import load_agent
+from rl_training.tools import probing
+from rl_training.tools.probing import End, Played, probed
 from rl_training.tools.proving import prove
 
 # The planted faults that no rule names, as the page says.
 MISSED = {"ppo, learning rate 0.03, 20 epochs", "a2c, learning rate 0.3", "sac, no target network"}
+# What is named in healthy runs, as the page explains.
+ALARMS = {
+    "bc/cartpole": ["normaliser saturated"],
+    "ppo/lunarlander": ["evaluation far from training"],
+    "a2c/lunarlander": ["evaluation far from training"],
+    "trpo/lunarlander": ["value function explains nothing"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +44,12 @@ def test_a_planted_fault_is_named(name: str, runs: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_run_is_left_alone(name: str, runs: dict[str, Any]) -> None:
-    assert diagnose(seen(runs[name])) == []
+    assert [finding.rule for finding in diagnose(seen(runs[name]))] == ALARMS.get(name, [])
+
+
+def test_healthy_runs_are_presets_with_a_row_of_results() -> None:
+    rows = {f"{path.parent.name}/{path.stem}" for path in (PAGE.parents[1] / "results").glob("*/*.json")}
+    assert {name for name in HEALTHY if "/" in name} <= rows and len(HEALTHY) >= 12
 
 
 def test_every_rule_has_a_fault_that_is_planted_for_it() -> None:
@@ -57,10 +75,20 @@ def test_a_sick_run_is_named_by_the_command_and_the_change_is_proven(tmp_path: P
     name = "ppo, learning rate 1e-7"
     small = SICK[name]._replace(settings={**SICK[name].settings, "total_timesteps": 10_000})
     trained(small, tmp_path / "run", seed=12)
-    told = Command("diagnose", tmp_path / "run", "--json")
+    told = Command("diagnose", tmp_path / "run", "--prove", "--seeds", "2", "--steps", "1024", "--json")
     out, _ = told.communicate()
-    (finding,) = json.loads(out.splitlines()[-1])["findings"]
+    said = json.loads(out.splitlines()[-1])
+    (finding,) = said["findings"]
     assert finding["rule"] == "updates without effect" and finding["changes"]["learning_rate"] == 1e-4
+    assert said["not_played"] == "" and said["measured"]["play/random_return"] > 0
+    assert "dead units" not in said["unseen"] and "normaliser saturated" in said["unseen"]
+    # It is seen from the first line on, so that it is proven from step 0; the command does what Python does.
+    tried = prove(tmp_path / "run", finding["changes"], step=finding["step"], seeds=2, steps=1024)
+    assert (
+        json.loads(json.dumps(tried._asdict() | {"improvement": tried.improvement._asdict()}))
+        == said["proof"]
+    )
+    assert tried.step == 0 and tried.without != tried.with_change
     proof = prove(tmp_path / "run", {"learning_rate": 1e-3}, step=8_000, seeds=2, steps=2_000, episodes=2)
     # The fork begins at a step between checkpoints, one line before the given one.
     assert proof.step == 8_000 - 512 and proof.steps == 2_000
@@ -68,3 +96,56 @@ def test_a_sick_run_is_named_by_the_command_and_the_change_is_proven(tmp_path: P
     assert 0 <= proof.improvement.low <= proof.improvement.value <= proof.improvement.high <= 1
     again = prove(tmp_path / "run", {"learning_rate": 1e-3}, step=8_000, seeds=2, steps=2_000, episodes=2)
     assert (again.without, again.with_change) == (proof.without, proof.with_change)
+
+
+def test_what_is_measured_is_the_same_again_and_costs_the_run_nothing(trained_run: Any) -> None:
+    run = trained_run("ppo-pendulum")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    first, again = (probed(Seen({}, {}), run) for _ in range(2))
+    assert first.where == again.where and first.curves.keys() == again.curves.keys()
+    assert all(first.played(name[5:]) == again.played(name[5:]) for name in first.curves)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert first.played_at == 3000 and first.played("longest_episode") == 200
+    assert first.played("terminated_at_longest") == 0  # they are truncated
+    assert (
+        first.played("at_the_clip") == 0 and 0.5 < first.played("observation_scale") < 2
+    )  # by its normaliser
+
+
+def test_dead_and_saturated_units_and_large_inputs_are_found_where_they_are() -> None:
+    _, agent, _ = load_agent("zoo:ppo/cartpole", "last")
+    obs = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32) * np.float32([1, 1, 300, 1])
+    layers = agent.network.actor_encoder[1]
+    with torch.no_grad():
+        layers[2].weight[:16] = 0.0  # constant
+        layers[2].bias[16:48] = 1e6  # at one end of tanh
+    found = probing._units_and_inputs(agent, obs)
+    share, place = found["dead_units"]
+    assert share >= 0.75 and place == f"{round(share * 64)} of 64 units of network.actor_encoder.1.3"
+    scale, place = found["observation_scale"]
+    assert scale == pytest.approx(np.sqrt((obs[:, 2] ** 2).mean()), rel=1e-5) and place == "dimension 2"
+    assert not any(module._forward_hooks for module in agent.network.modules())
+
+
+def test_a_goal_is_no_limit_of_time() -> None:
+    def limits(*ends: End) -> dict[str, float]:
+        return probing._limits(Played(list(ends), None))
+
+    assert limits(*(End(0.0, 20, True, bytes([n])) for n in range(8)))["terminated_at_longest"] == 1
+    assert limits(*(End(0.0, 20, True, b"goal") for _ in range(8)))["terminated_at_longest"] == 1 / 8
+    assert limits(*(End(0.0, 20, False, bytes([n])) for n in range(8)))["terminated_at_longest"] == 0
+    assert limits(*(End(0.0, 20 + n, True, bytes([n])) for n in range(8)))["terminated_at_longest"] == 1 / 8
+    assert limits() == {}
+
+
+def test_a_run_that_cannot_be_played_is_told_from_its_log(tmp_path: Path) -> None:
+    small = SICK["ppo, learning rate 1e-7"]
+    small = small._replace(
+        settings={**small.settings, "total_timesteps": 5_120, "max_episode_steps": 500}, env=CartPoleEnv
+    )
+    trained(small, tmp_path / "run", seed=12)
+    told = cli("diagnose", str(tmp_path / "run"))
+    assert told.exit_code == 0, told.output
+    assert "updates without effect: " in told.stdout and "not played: " in told.stdout
+    log_alone = cli("diagnose", str(tmp_path / "run"), "--no-play")
+    assert "not played" not in log_alone.stdout and "dead units" in log_alone.stdout.splitlines()[-1]

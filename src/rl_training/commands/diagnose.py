@@ -17,20 +17,33 @@ def diagnose(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of each run of a proof. [default: a quarter of the run]")
     ] = None,
+    no_play: Annotated[
+        bool,
+        typer.Option("--no-play", help="Read the log alone; no environment is made, and nothing measured."),
+    ] = False,
     trust: Trust = False,
     json_: Json = False,
 ) -> None:
-    """Say what is wrong with a run, as far as its log shows, and what to change.
+    """Say what is wrong with a run, as far as its log and some episodes show, and what to change.
 
     \b
     rl-training diagnose runs/ppo-CartPole-v1-s1
+    rl-training diagnose runs/ppo-CartPole-v1-s1 --no-play
     rl-training diagnose runs/ppo-CartPole-v1-s1 --prove --seeds 5 --steps 20_000
     """
-    from rl_training.reporting.diagnosis import diagnose, of_record, unseen
+    from rl_training.errors import EnvironmentFault, UserError
+    from rl_training.reporting.diagnosis import PLAYED, diagnose, of_record, unseen
     from rl_training.reporting.records import read_run
     from rl_training.settings.yaml import to_yaml
 
-    seen = of_record(read_run(run_dir, warn=print_warning))
+    seen, not_played = of_record(read_run(run_dir, warn=print_warning)), ""
+    if not no_play:
+        from rl_training.tools.probing import probed
+
+        try:
+            seen = probed(seen, run_dir, trust=trust)
+        except (UserError, EnvironmentFault) as error:  # the log says what it says all the same
+            not_played = str(error)
     found, proof = diagnose(seen), None
     for finding in [] if json_ else found:
         print(printable_line(f"{finding.rule}: {finding.said}"))
@@ -41,6 +54,8 @@ def diagnose(
         print(printable_line(f"    source: {finding.source}"))
     if not found and not json_:
         print("nothing found")
+    if not json_ and not_played:
+        print(printable_line(f"not played: {not_played}"))
     if not json_ and (missing := unseen(seen)):
         print(printable_line(f"not looked at, for want of their metrics: {', '.join(missing)}"))
     tried: Any = next((finding for finding in found if finding.changes), None)
@@ -69,5 +84,15 @@ def diagnose(
     if json_:
         told = None if proof is None else proof._asdict() | {"improvement": proof.improvement._asdict()}
         print_json(
-            {"findings": [finding._asdict() for finding in found], "unseen": unseen(seen), "proof": told}
+            {
+                "findings": [finding._asdict() for finding in found],
+                "unseen": unseen(seen),
+                "not_played": not_played,
+                "measured": {
+                    name: seen.played(name.removeprefix(PLAYED))
+                    for name in seen.curves
+                    if name.startswith(PLAYED)
+                },
+                "proof": told,
+            }
         )

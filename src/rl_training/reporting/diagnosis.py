@@ -1,7 +1,8 @@
-"""What is wrong with a run, as far as its log shows: rules with numbers, steps, sources and a change to try.
+"""What is wrong with a run, as far as its log and some play show: rules with numbers, steps, sources and a change.
 
-Each rule is a function of what a run logged, and says nothing where its metric is not there. A rule looks at one
-symptom; whether the change it names helps is not claimed here, but can be tried (`tools/proving.py`).
+Each rule is a function of what a run logged and of what was measured by playing it (`tools/probing.py`), and says
+nothing where its metric is not there. A rule looks at one symptom; whether the change it names helps is not claimed
+here, but can be tried (`tools/proving.py`).
 """
 
 from __future__ import annotations
@@ -17,18 +18,37 @@ from rl_training.runtime.controls import SCHEDULE
 Curve = tuple[np.ndarray, np.ndarray]  # steps and values
 NOTHING: Curve = (np.empty(0), np.empty(0))
 ENOUGH = 5  # lines of a metric before anything is said about it
+PLAYED = "play/"  # begins the names of numbers that were measured by playing, at one step
+FEWER = {PLAYED: 1, "eval/": 2}  # of metrics whose names begin so
 
 
 class Seen(NamedTuple):
-    """What a run logged."""
+    """What a run logged, and what was measured by playing it."""
 
     config: Mapping[str, Any]
     curves: Mapping[str, Curve]
+    where: Mapping[str, str] = {}  # of what was measured: in which layer, in which dimension
 
     def curve(self, name: str) -> Curve:
         """A metric's steps and values; nothing where there are too few to speak of."""
         steps, values = self.curves.get(name, NOTHING)
         return (steps, values) if len(values) >= ENOUGH else NOTHING
+
+    def played(self, name: str) -> float | None:
+        """A number that was measured by playing, if it was."""
+        values = self.curves.get(PLAYED + name, NOTHING)[1]
+        return float(values[-1]) if len(values) else None
+
+    @property
+    def played_at(self) -> int:
+        """The step of the policy that played."""
+        steps = [steps[-1] for name, (steps, _) in self.curves.items() if name.startswith(PLAYED)]
+        return int(max(steps, default=0))
+
+    def sees(self, name: str) -> bool:
+        """Whether there is enough of a metric to speak of it."""
+        enough = next((count for part, count in FEWER.items() if name.startswith(part)), ENOUGH)
+        return len(self.curves.get(name, NOTHING)[1]) >= enough
 
     def late(self, name: str, share: float = 0.5) -> np.ndarray:
         """A metric's values in the last share of the run."""
@@ -82,6 +102,7 @@ class Rule(NamedTuple):
     metrics: tuple[str, ...]
     look: Callable[[Seen], tuple[int, str, str, dict[str, Any]] | None]
     source: str
+    either: bool = False  # whether it looks at whichever of its metrics is there
 
 
 Look = tuple[int, str, str, dict[str, Any]] | None
@@ -99,6 +120,9 @@ def no_episode_ends(seen: Seen) -> Look:
     steps, values = seen.curve("episodes")
     if not len(values) or values[-1] > 0 or steps[-1] < 5_000:
         return None
+    lengths, lanes = seen.curves.get("eval/mean_length", NOTHING)[1], seen.value("num_envs") or 1
+    if len(lengths) and 2 * lanes * np.median(lengths) < steps[-1]:
+        return None  # they end in evaluations: training learns from what others have done
     return (
         int(steps[0]),
         f"episodes is 0 after {int(steps[-1]):,} steps",
@@ -344,6 +368,128 @@ def search_ignores_values(seen: Seen) -> Look:
     )
 
 
+def clip_fraction(seen: Seen) -> Look:
+    steps, shares = seen.curve("clip_fraction")
+    limit = seen.value("clip_coef")
+    if not len(shares) or np.median(shares) < 0.4:
+        return None
+    first = int(steps[np.argmax(shares >= 0.4)])
+    words = f"clip_fraction has a median of {np.median(shares):.2g}, where 0.05 to 0.3 is usual"
+    if limit is not None and limit < 0.1:
+        change = {"clip_coef": 0.2, "clip_coef" + SCHEDULE: None}
+        return first, f"{words}, with clip_coef {limit:g}", "widen the clip range", change
+    return first, words, "lower the learning rate", _slower(seen, 0.1)
+
+
+def world_model_error(seen: Seen) -> Look:
+    error = seen.played("model_error")
+    if error is not None and error >= 1:
+        weight = seen.value("reconstruction_scale")
+        words = f"play/model_error is {error:.3g} of the observations' variance: a constant predicts as well"
+        if weight is not None and weight < 0.1:
+            change = {"reconstruction_scale": 1.0}
+            return 0, f"{words}, with reconstruction_scale {weight:g}", "train the world model", change
+        return 0, words, "train the world model more", _faster(seen)
+    steps, losses = seen.curve("reward_loss")
+    if not len(losses) or seen.learned is not False or losses[0] < 0.1:
+        return None
+    late = float(np.median(seen.late("reward_loss", 0.25)))
+    if late < 0.9 * losses[0]:
+        return None
+    return (
+        int(steps[0]),
+        f"reward_loss is {late:.3g} in the last quarter and was {losses[0]:.3g}: the model does not learn to foresee "
+        "rewards, and returns did not rise",
+        "train the world model more",
+        _faster(seen),
+    )
+
+
+def _faster(seen: Seen) -> dict[str, Any]:
+    """A learning rate that was far below what is usual raised; a usual one as it is, with more updates."""
+    rate, ratio = seen.value("learning_rate"), seen.config.get("train_ratio")
+    if rate and rate < 1e-5:
+        return _slower(seen, 1000)
+    return {"train_ratio": 4 * ratio} if isinstance(ratio, int | float) and ratio else {}
+
+
+def dead_units(seen: Seen) -> Look:
+    share = seen.played("dead_units")
+    if (
+        share is None or share < 0.8 or seen.learned
+    ):  # critics of a solved task saturate too, since values are alike
+        return None
+    norm = {"layer_norm": True} if seen.config.get("layer_norm") is False else {}
+    return (
+        seen.played_at,
+        f"play/dead_units is {share:.2g}: {seen.where.get('play/dead_units', 'units of a layer')} are constant, or "
+        "saturated, whatever is observed",
+        f"lower the learning rate{', and normalise layers' if norm else ''}",
+        _slower(seen, 0.1) | norm,
+    )
+
+
+def observation_scale(seen: Seen) -> Look:
+    scale = seen.played("observation_scale")
+    if scale is None or 0.01 <= scale <= 100:
+        return None
+    change = {"normalize_observations": True} if seen.config.get("normalize_observations") is False else {}
+    place = seen.where.get("play/observation_scale", "a dimension")
+    return (
+        0,
+        f"play/observation_scale is {scale:.3g}: the root mean square of {place} as it enters the network, the largest "
+        "of all",
+        "normalise observations",
+        change,
+    )
+
+
+def normaliser_saturated(seen: Seen) -> Look:
+    share = seen.played("at_the_clip")
+    if (
+        share is None or share < 0.05
+    ):  # of what its statistics are made of, at most 0.01 is 10 deviations away
+        return None
+    return (
+        seen.played_at,
+        f"play/at_the_clip is {share:.2g}: the share of observations of which the normaliser clips "
+        f"{seen.where.get('play/at_the_clip', 'a dimension')}",
+        "observe more of what is met in play before it counts: more environments, or no normaliser",
+        {"normalize_observations": False},
+    )
+
+
+def truncation_as_termination(seen: Seen) -> Look:
+    share, longest = seen.played("terminated_at_longest"), seen.played("longest_episode")
+    if share is None or longest is None or longest < 10 or share < 0.5:
+        return None
+    return (
+        0,
+        f"play/terminated_at_longest is {share:.2g}: so many episodes end with terminated=True after exactly "
+        f"{longest:.0f} steps, and none is longer, though their last observations differ",
+        "return truncated=True at a limit of time, or cut episodes one step before it",
+        {"max_episode_steps": int(longest) - 1},
+    )
+
+
+def below_random_play(seen: Seen) -> Look:
+    own, random = seen.played("return"), seen.played("random_return")
+    spread, error = seen.played("random_return_std"), seen.played("return_error")
+    if own is None or random is None or spread is None or error is None:
+        return None
+    below, late = random - max(3 * error, 0.5 * spread, 1e-9), seen.late("episode_return", 0.25)
+    if own >= below or (len(late) and late.mean() >= below):
+        return None
+    gamma = seen.value("gamma")
+    words = (
+        f"play/return is {own:.4g}, and play/random_return {random:.4g} (± {spread:.3g}): chance does better"
+    )
+    if gamma is not None and gamma < 0.9:
+        change = {"gamma": 0.99, "gamma" + SCHEDULE: None}
+        return 0, f"{words}, with gamma {gamma:g}", "look further ahead", change
+    return 0, words, "lower the learning rate", _slower(seen, 0.1)
+
+
 def returns_fell(seen: Seen) -> Look:
     steps, returns = seen.curve("episode_return")
     late = seen.late("episode_return", 0.25)
@@ -368,8 +514,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("value scale", ("value_loss",), value_scale, "van Hasselt et al. 2016, arXiv:1602.07714"),
     Rule("learning rate is 0", ("learning_rate",), learning_rate_is_zero, "by definition"),
-    Rule("updates without effect", ("approx_kl", "entropy"), updates_without_effect, SCHULMAN),
-    Rule("divergence of the policy", ("approx_kl", "kl"), policy_diverges, SCHULMAN),
+    Rule("updates without effect", ("approx_kl", "entropy"), updates_without_effect, SCHULMAN, either=True),
+    Rule("divergence of the policy", ("approx_kl", "kl"), policy_diverges, SCHULMAN, either=True),
     Rule(
         "entropy collapsed", ("entropy",), entropy_collapsed, "Mnih et al. 2016, arXiv:1602.01783, section 4"
     ),
@@ -411,6 +557,29 @@ RULES: tuple[Rule, ...] = (
         search_ignores_values,
         "Schrittwieser et al. 2020, arXiv:1911.08265, appendix B",
     ),
+    Rule("clip fraction out of range", ("clip_fraction",), clip_fraction, f"{HUANG}, debugging variables"),
+    Rule(
+        "world model's error",
+        ("play/model_error", "reward_loss"),
+        world_model_error,
+        "Hafner et al. 2023, arXiv:2301.04104",
+        either=True,
+    ),
+    Rule("dead units", ("play/dead_units",), dead_units, "Sokar et al. 2023, arXiv:2302.12902"),
+    Rule("observation scale", ("play/observation_scale",), observation_scale, HUANG),
+    Rule("normaliser saturated", ("play/at_the_clip",), normaliser_saturated, "Chebyshev's inequality"),
+    Rule(
+        "truncation taken for termination",
+        ("play/terminated_at_longest", "play/longest_episode"),
+        truncation_as_termination,
+        "Pardo et al. 2018, arXiv:1712.00378",
+    ),
+    Rule(
+        "return below random play",
+        ("play/return", "play/random_return"),
+        below_random_play,
+        "Mnih et al. 2015, Nature 518: scores beside random play",
+    ),
     LEAST,
 )
 
@@ -424,5 +593,5 @@ def diagnose(seen: Seen) -> list[Finding]:
 
 
 def unseen(seen: Seen) -> list[str]:
-    """The rules that had nothing to look at, for want of their metrics."""
-    return [rule.name for rule in RULES if not any(len(seen.curve(name)[1]) for name in rule.metrics)]
+    """The rules that had nothing to look at: their metrics were neither logged nor measured."""
+    return [rule.name for rule in RULES if not (any if rule.either else all)(map(seen.sees, rule.metrics))]

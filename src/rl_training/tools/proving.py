@@ -18,6 +18,7 @@ import numpy as np
 from rl_training.errors import NonFiniteError
 from rl_training.monitoring.display import Display, QuietDisplay, SilentDisplay
 from rl_training.reporting.statistics import Interval, improvement_interval
+from rl_training.runtime.controls import SCHEDULE, WARMUP
 from rl_training.runtime.workflows import end_caller, evaluate_checkpoint, train_until_stopped
 from rl_training.settings.loading import load_run_config
 from rl_training.state.run_directory import RunDirectory
@@ -52,14 +53,16 @@ def prove(
     """Try a change from before step `step` on; `steps` is a quarter of the run unless given.
 
     Forks begin one log line before that step, which is run again where no checkpoint is kept. What is seen in the first
-    tenth of a run began before its first lines could show it, and is tried from step 0.
+    tenth of a run began before its first lines could show it, and is tried from step 0; so are settings other than
+    knobs, which may change what a state looks like.
     """
     display, run = display or QuietDisplay(), RunDirectory.open(run_dir)
     config = load_run_config(run.config_path, trust=trust)
     refuse_untrusted(config, trust)
     steps = steps or max(1, config.total_timesteps // 4)
     begin = min(step - config.log_every, config.total_timesteps - steps)
-    begin = begin if begin >= config.total_timesteps / 10 else 0
+    knobs = {name + part for name in type(config).controls for part in ("", SCHEDULE, WARMUP)}
+    begin = begin if begin >= config.total_timesteps / 10 and knobs.issuperset(changes) else 0
     arms: list[list[float]] = [[], []]
     with ExitStack() as scratch:
         source = scratch.enter_context(saved_at(run.path, begin, trust=trust)) if begin else None
