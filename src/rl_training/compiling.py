@@ -19,10 +19,11 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache as once
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numba
@@ -36,6 +37,9 @@ from numba.extending import intrinsic
 PACKAGE = Path(__file__).parent
 SETTINGS: Any = numba.config
 PLAIN = {"OPT": 1, "LOOP_VECTORIZE": 0, "SLP_VECTORIZE": 0}  # numba's settings, read at every compilation
+# What is called by its address alone needs no code by which Python calls it: a fifth of its compilation.
+UNCALLED = {"no_cpython_wrapper": True}
+FUNCTION_PARTS = ("code", "globals", "name", "defaults", "closure")
 VARIABLE = "NUMBA_CACHE_DIR"
 # Where compiled functions are, and, in algorithms, numbers that are compiled into them.
 COMPILED_ROOMS = ("algorithms", "dynamics", "kernels")
@@ -60,24 +64,36 @@ def njit(calls: bool = False, borrows: bool = False, **options: Any) -> Callable
     """
     if borrows:
         options["_nrt"] = False
-
     settled = _plainly if calls else lambda function: function
 
     def compiled(function: Callable[..., Any]) -> Any:
-        if cache().folder is not None:
-            try:
-                kept = {"cache": True, "no_cfunc_wrapper": True} | options  # numba's types lack the second
-                return settled(_stamped(numba.njit(**kept)(function)))
-            except RuntimeError as error:
-                if "no locator" not in str(error):
-                    raise
-                # The folder is there, but has no room for a file: a full disk.
-                warnings.warn(
-                    "numba's cache is not writable: functions are compiled again at every start", stacklevel=2
-                )
-        return settled(numba.njit(**options)(function))
+        made = settled(_kept_on_disk(function, options))
+        made.by_address = once(lambda: settled(_kept_on_disk(_named_apart(function), options | UNCALLED)))
+        return made
 
     return compiled
+
+
+def _named_apart(function: Any) -> Any:
+    """The same function under a name of its own, and so with a file of its own in the cache."""
+    other = FunctionType(*(getattr(function, f"__{part}__") for part in FUNCTION_PARTS))
+    other.__qualname__, other.__module__ = f"{function.__qualname__}_by_address", function.__module__
+    return other
+
+
+def _kept_on_disk(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    if cache().folder is not None:
+        try:
+            kept = {"cache": True, "no_cfunc_wrapper": True} | options  # numba's types lack the second
+            return _stamped(numba.njit(**kept)(function))
+        except RuntimeError as error:
+            if "no locator" not in str(error):
+                raise
+            # The folder is there, but has no room for a file: a full disk.
+            warnings.warn(
+                "numba's cache is not writable: functions are compiled again at every start", stacklevel=3
+            )
+    return numba.njit(**options)(function)
 
 
 def _plainly(function: Any) -> Any:
@@ -126,7 +142,10 @@ def address(function: Any, signature: Signature) -> int:
     """The address of a function compiled for this signature; its result is converted."""
     key = (id(function), id(signature))
     if key not in _addresses:
-        compiled = function.get_compile_result(signature)
+        bare = (
+            function.by_address() if hasattr(function, "by_address") else function
+        )  # a user's may be numba's own
+        compiled = bare.get_compile_result(signature)
         where = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
         _addresses[key] = (function, signature, where)  # both are kept, so that no other gets their identity
     return _addresses[key][2]

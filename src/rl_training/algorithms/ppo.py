@@ -93,7 +93,7 @@ def ppo_loss(
     return loss + vf_coef * critic, terms | {"value_loss": critic.detach()}
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def ppo_slopes(said, old, share, knobs, slopes, sums):  # type: ignore[no-untyped-def]
     """`ppo_loss` and its slopes, row by row.
 
@@ -132,7 +132,7 @@ PPO_SLOPES = Slopes(
 )
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def surrogate_slopes(said, old, share, knobs, slopes, sums):  # type: ignore[no-untyped-def]
     """`surrogate_loss` and its slopes, row by row: those of `ppo_slopes` without a value."""
     clip_coef, ent_coef = knobs
@@ -160,7 +160,7 @@ SURROGATE_SLOPES = Slopes(
 )
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def fit_slopes(said, old, share, knobs, slopes, sums):  # type: ignore[no-untyped-def]
     """`fit_loss` and its slopes, row by row: ∂L/∂V = c_v (V - R) / N."""
     for i in range(len(said)):

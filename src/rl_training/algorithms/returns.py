@@ -44,7 +44,7 @@ def gae(
     return {"advantage": advantage, "return": target}
 
 
-@njit()
+@njit(borrows=True)
 def _gae(reward, value, next_value, terminated, truncated, gamma, gae_lambda, advantage, target):  # type: ignore[no-untyped-def]
     steps, lanes = reward.shape
     for lane in range(lanes):
@@ -65,7 +65,7 @@ def explained_variance(prediction: Tensor, target: Tensor) -> float:
     return _explained_variance(prediction.numpy().ravel(), target.numpy().ravel())
 
 
-@njit()
+@njit(borrows=True)
 def _explained_variance(prediction, target):  # type: ignore[no-untyped-def]
     # Twice over the data: a difference of means of squares would lose what little is left at the end.
     rows, total, missed, spread, left = len(target), 0.0, 0.0, 0.0, 0.0

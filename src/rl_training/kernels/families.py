@@ -135,7 +135,7 @@ def _choose(first, size, at, scale, outputs, actions, rows, known):  # type: ign
     for i in range(len(outputs)):
         top, total, weighted = outputs[i, first], ZERO, ZERO
         for j in range(first + 1, first + size):
-            top = max(top, outputs[i, j])
+            top = outputs[i, j] if outputs[i, j] > top else top
         for j in range(first, first + size):
             away = outputs[i, j] - top
             power = np.float32(math.exp(away))
@@ -291,7 +291,7 @@ def draw_choices(first, size, at, scale, outputs, actions, log_probs, chance):  
     for i in range(len(outputs)):
         top, total = outputs[i, first], 0.0
         for j in range(first + 1, first + size):
-            top = max(top, outputs[i, j])
+            top = outputs[i, j] if outputs[i, j] > top else top
         for j in range(first, first + size):
             total += math.exp(np.float64(outputs[i, j] - top))
         left, chosen = uniform(chance) * total, first

@@ -61,7 +61,7 @@ call_norm, call_norm_slopes = call_at(NORM), call_at(NORM_SLOPES)
 ACTIVATED = types.void(INDICES, NUMBERS, types.int64)
 DIFFERENTIATED = types.void(INDICES, NUMBERS, types.int64, NUMBERS, types.boolean)
 call_activate, call_differentiate = call_at(ACTIVATED), call_at(DIFFERENTIATED)
-PACKING, FORTH, BACK, UNPACKING, READING = range(5)  # places in a network's addresses
+PACKING, FORTH, BACK, UNPACKING, READING = range(5)  # places in a network's addresses; not all have the last
 
 
 class Layer(NamedTuple):
@@ -162,15 +162,16 @@ class Layers:
 
     @cached_property
     def addresses(self) -> np.ndarray:
-        """Where the passes over a network lie: `pack`, `forward`, `backward`, `unpack` and `pack_forward`."""
-        passes = ((pack, PACK), (forward, PASS), (backward, RETURN), (unpack, PACK), (pack_forward, PACK))
+        """Where the passes over a network lie: `pack`, `forward`, `backward` and `unpack`."""
+        passes = ((pack, PACK), (forward, PASS), (backward, RETURN), (unpack, PACK))
         return np.array([address(function, signature) for function, signature in passes])
 
     @cached_property
     def network(self) -> Network:
         """Itself, as larger kernels read it."""
         places = (self.table, self.parameters, self.packed, self.memory, self.gradient)
-        return Network(self.addresses, *places, self.output, self.slopes)
+        where = np.append(self.addresses, address(pack_forward, PACK))
+        return Network(where, *places, self.output, self.slopes)
 
     def pack_forward(self) -> None:
         """Read the parameters as they are now, for forward passes alone."""
@@ -317,7 +318,7 @@ def pack_forward(table, parameters, packed):  # type: ignore[no-untyped-def]
 def _pack_transposed(weight, inputs, outputs, to):  # type: ignore[no-untyped-def]
     """to[p, k, c] = W[16 p + c, k]."""
     for first in range(0, outputs, PANEL):
-        panel, width = to[first * inputs :], min(PANEL, outputs - first)
+        panel, width = to[first * inputs :], PANEL if outputs - first > PANEL else outputs - first
         source = weight[first * inputs :]
         turned = inputs // LANES * LANES if width == PANEL else 0
         for k in range(0, turned, LANES):
@@ -332,7 +333,7 @@ def _pack_transposed(weight, inputs, outputs, to):  # type: ignore[no-untyped-de
 def _pack_rows(weight, inputs, outputs, to):  # type: ignore[no-untyped-def]
     """to[p, j, c] = W[j, 16 p + c]."""
     for first in range(0, inputs, PANEL):
-        panel, width = to[first * outputs :], min(PANEL, inputs - first)
+        panel, width = to[first * outputs :], PANEL if inputs - first > PANEL else inputs - first
         for j in range(outputs):
             line, source = panel[j * PANEL : j * PANEL + width], weight[j * inputs + first :]
             for c in range(width):

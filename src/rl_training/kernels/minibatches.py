@@ -53,6 +53,7 @@ class Rows(NamedTuple):
         np.ndarray
     )  # [N, P] parameters of a policy that holds this one, as `kernels.divergences` has them, or empty
     columns: np.ndarray  # [N, C] of the loss
+    chosen: np.ndarray  # [N, C], room for those of a minibatch
 
 
 class Slope(NamedTuple):
@@ -68,7 +69,7 @@ class Slope(NamedTuple):
     limit: float
 
 
-@njit(calls=True, nogil=True, error_model="numpy")
+@njit(calls=True, borrows=True, nogil=True, error_model="numpy")
 def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  # type: ignore[no-untyped-def]
     """A step on each minibatch: the rows of `order` up to the first of `ends`, from there to the second, and so on.
 
@@ -76,13 +77,10 @@ def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  #
     which stays as it is if no step is taken: where the loss is not finite or `far`. → how many minibatches there were.
     """
     table, packed, memory, gradient = learner.table, learner.packed, learner.memory, learner.gradient
-    longest = ends[0]
-    for m in range(1, len(ends)):
-        longest = max(longest, ends[m] - ends[m - 1])
-    start, last, room = 0, numbers.shape[1] - 1, np.empty((longest, batch.columns.shape[1]), np.float32)
+    start, last = 0, numbers.shape[1] - 1
     for m in range(len(ends)):
         rows, start = order[start : ends[m]], ends[m]
-        sums, old, share = numbers[m, :last], room[: len(rows)], 1.0 / len(rows)
+        sums, old, share = numbers[m, :last], batch.chosen[: len(rows)], 1.0 / len(rows)
         gather(batch.columns, rows, loss.normalized, old)
         call_pack(learner.where[PACKING], (table, descent.parameters, packed))
         for i in range(len(gradient)):

@@ -13,7 +13,7 @@ import numpy as np
 from rl_training.compiling import njit
 from rl_training.dynamics.lanes import Led, call_advance
 from rl_training.kernels.families import ACTION, CHOICE, FIRST, KIND, SCALE, SIZE, call_draw, forbid
-from rl_training.kernels.layers import FORTH, HEIGHT, OUTPUTS, call_forward
+from rl_training.kernels.layers import FORTH, HEIGHT, call_forward
 
 
 class Acting(NamedTuple):
@@ -58,6 +58,24 @@ class Rolled(NamedTuple):
     finished: np.ndarray  # [T·B, 3], rows (lane, return, length)
 
 
+class Room(NamedTuple):
+    """Room for what is known of all lanes at one step."""
+
+    inputs: np.ndarray  # [B, I]
+    outputs: np.ndarray  # [B, P]
+    masks: np.ndarray  # [B, M], or [0, 0]
+    taken: np.ndarray  # [B, K] float64
+    reward: np.ndarray  # [B] float64
+    rows: np.ndarray  # [B], 0 to B - 1
+    cut: np.ndarray  # [B]
+
+
+@njit(error_model="numpy", inline="always")
+def held(number, lowest, highest):  # type: ignore[no-untyped-def]
+    """A number within bounds; `min` and `max` would be compiled anew for each pair of types."""
+    return lowest if number < lowest else highest if number > highest else number
+
+
 @njit(error_model="numpy", inline="always")
 def encode(acting, obs, inputs):  # type: ignore[no-untyped-def]
     """Observations [B, O] as the network's inputs [B, I]."""
@@ -71,7 +89,7 @@ def encode(acting, obs, inputs):  # type: ignore[no-untyped-def]
         elif len(acting.mean) > 0:
             for j in range(inputs.shape[1]):
                 scaled = (obs[i, j] - acting.mean[j]) / acting.deviation[j]
-                inputs[i, j] = np.float32(min(max(scaled, -acting.clip), acting.clip))
+                inputs[i, j] = np.float32(held(scaled, -acting.clip, acting.clip))
         else:
             for j in range(inputs.shape[1]):
                 inputs[i, j] = obs[i, j]
@@ -82,9 +100,9 @@ def outputs_of(acting, obs, rows, inputs, outputs):  # type: ignore[no-untyped-d
     """The network's outputs [n, P] for some rows of observations [B, O], in blocks; `inputs` [B, I] is room for all."""
     encode(acting, obs, inputs)
     for start in range(0, len(rows), HEIGHT):
-        end = min(start + HEIGHT, len(rows))
+        some, to = rows[start : start + HEIGHT], outputs[start : start + HEIGHT]
         network = (acting.table, acting.packed, acting.memory)
-        call_forward(acting.where[FORTH], (*network, inputs, rows[start:end], outputs[start:end]))
+        call_forward(acting.where[FORTH], (*network, inputs, some, to))
 
 
 @njit(error_model="numpy", inline="always")
@@ -97,9 +115,9 @@ def scale(scaling, actions, taken):  # type: ignore[no-untyped-def]
                 continue
             number = np.float32(actions[b, k])
             if scaling.bounded[k]:
-                number = min(max(number, np.float32(-1)), np.float32(1))
+                number = held(number, np.float32(-1), np.float32(1))
             scaled = np.float32(number * scaling.half_width[k] + scaling.centre[k])
-            taken[b, k] = min(max(scaled, scaling.low[k]), scaling.high[k])
+            taken[b, k] = held(np.float64(scaled), scaling.low[k], scaling.high[k])
 
 
 @njit(error_model="numpy", inline="always")
@@ -114,18 +132,12 @@ def read_masks(acting, obs, masks):  # type: ignore[no-untyped-def]
             raise ValueError("an action mask allows no action")
 
 
-@njit(calls=True, error_model="numpy")
-def roll(lanes, acting, family, draws, scaling, chance, rolled):  # type: ignore[no-untyped-def]
+@njit(calls=True, borrows=True, error_model="numpy")
+def roll(lanes, acting, family, draws, scaling, chance, rolled, room):  # type: ignore[no-untyped-def]
     """T steps in all lanes, with actions of a family; → how many episodes ended."""
-    steps, count, numbers = rolled.action.shape
-    width, value, finished = acting.table[-1, OUTPUTS], acting.outputs - 1, 0
-    inputs = np.empty((count, width), np.float32)
-    outputs = np.empty((count, acting.outputs), np.float32)
-    masks = np.empty((count if acting.masked > 0 else 0, acting.masked), np.bool_)
-    taken, reward = np.empty((count, numbers)), np.empty(count)
-    rows, cut = np.empty(count, np.int64), np.empty(count, np.int64)
-    for b in range(count):
-        rows[b] = b
+    steps, count, _ = rolled.action.shape
+    value, finished = acting.outputs - 1, 0
+    inputs, outputs, masks, taken, reward, rows, cut = room
     for t in range(steps + 1):
         outputs_of(acting, rolled.obs[t], rows, inputs, outputs)
         if t > 0:

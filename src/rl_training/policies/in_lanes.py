@@ -19,7 +19,7 @@ from rl_training.kernels.exact import is_exact
 from rl_training.kernels.families import FAMILIES, KIND, NORMALS, SQUASHED, drawing, family_table, num_actions
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import acting_layers
-from rl_training.kernels.rollouts import Acting, Rolled, Scaling, roll
+from rl_training.kernels.rollouts import Acting, Rolled, Room, Scaling, roll
 from rl_training.networks.encoders import Flat, Joined, OneHot
 from rl_training.trees import tree_leaves
 
@@ -61,7 +61,7 @@ class WholeRollouts:
         rolled.obs[0] = environments.rows
         key = np.random.randint(0, 2**64, dtype=np.uint64)
         chance = np.array([key, 0], np.uint64)
-        how = (self._acting(), self.family, self.draws, self.scaling, chance, rolled)
+        how = (self._acting(), self.family, self.draws, self.scaling, chance, rolled, self.room)
         ended = environments.called(roll, environments.state, *how)
         environments.stand_at(rolled.obs[-1].copy(), rolled.finished[:ended])
         if self.chosen is not rolled.action:
@@ -79,6 +79,16 @@ class WholeRollouts:
         if isinstance(inputs, Joined):
             inputs, masked = inputs.parts[0], self.policy.family.num_parameters
         self.acting = acting_of(inputs, layers, NOTHING, NOTHING, masked)
+        count, size = self.environments.count, num_actions(self.family)
+        self.room = Room(
+            inputs=np.empty((count, layers.inputs), np.float32),
+            outputs=np.empty((count, layers.outputs), np.float32),
+            masks=np.empty((count if masked else 0, masked), np.bool_),
+            taken=np.empty((count, size)),
+            reward=np.empty(count),
+            rows=np.arange(count),
+            cut=np.empty(count, np.int64),
+        )
         return layers
 
     def _sees(self, inputs: Any) -> bool:

@@ -96,7 +96,7 @@ class Optimizer(Stateful):
         seen, descent = self.laid
         if descent is None or seen != where:
             arrays = [each.reshape(-1).numpy() for each in vectors]
-            descent = Descent(address(step, SIGNATURE), *arrays, np.array(settings))
+            descent = Descent._make((address(step, SIGNATURE), *arrays, np.array(settings)))
             self.laid = (where, descent)
         return descent
 

@@ -165,7 +165,7 @@ class CompiledUpdate:
         columns = np.empty((len(inputs), len(self.of.columns)), np.float32)
         for place, name in enumerate(self.of.columns):
             columns[:, place] = given[name].numpy()
-        return Rows(inputs, actions, masks, np.ascontiguousarray(anchors), columns)
+        return Rows(inputs, actions, masks, np.ascontiguousarray(anchors), columns, np.empty_like(columns))
 
     def _seen(self, obs: Any, action: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The network's inputs, actions, of which a loss may say nothing, and masks."""

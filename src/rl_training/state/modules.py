@@ -216,7 +216,7 @@ class Checksum:
                 first, storage = each.data_ptr(), each.untyped_storage().data_ptr()
             end = each.data_ptr() + each.nbytes
             whole = torch.empty(0, dtype=torch.uint8)
-            whole.set_(each.untyped_storage(), first - storage, (end - first,))
+            whole.set_(each.untyped_storage(), first - storage, (end - first,), (1,))
             self.pieces.append(whole.numpy().data)
 
     def _now(self, modules: Sequence[nn.Module]) -> tuple[Any, ...]:
