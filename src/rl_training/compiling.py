@@ -19,7 +19,7 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache as once
 from pathlib import Path
@@ -81,7 +81,7 @@ def _named_apart(function: Any) -> Any:
     return other
 
 
-def _kept_on_disk(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+def _kept_on_disk(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     if cache().folder is not None:
         try:
             kept = {"cache": True, "no_cfunc_wrapper": True} | options  # numba's types lack the second
