@@ -23,7 +23,14 @@ HERE = Path(__file__).parent
 LOGS, PROOFS = HERE / "sick_runs.json", HERE / "proofs.json"
 PAGE = HERE.parents[1] / "docs" / "diagnose.md"
 SETTINGS = ("algo", "env_id", "seed", "total_timesteps", "normalize_rewards", "tau")  # that the rules read
-SETTINGS += ("normalize_observations", "layer_norm", "train_ratio", "reconstruction_scale", "num_envs")
+SETTINGS += (
+    "normalize_observations",
+    "layer_norm",
+    "train_ratio",
+    "reconstruction_scale",
+    "num_envs",
+    "two_players",
+)
 KNOBS = ("learning_rate", "gamma", "ent_coef", "vf_coef", "max_grad_norm", "pb_c_init", "clip_coef")
 POINTS = 40
 

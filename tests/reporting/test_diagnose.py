@@ -13,11 +13,14 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from runs import Command
 from sick_runs import HEALTHY, LOGS, PAGE, SICK, page, seen, trained
 from test_cli import cli
+from test_imagination import SHORT
 
+from rl_training import train
 from rl_training.reporting.diagnosis import RULES, Seen, diagnose, unseen
+from rl_training.runtime.dreamer_trainer import DreamerConfig
 from rl_training.runtime.workflows import load_agent
 from rl_training.tools import probing
-from rl_training.tools.probing import End, Played, probed
+from rl_training.tools.probing import CONTEXT, End, Played, probed
 from rl_training.tools.proving import prove
 
 # The planted faults that no rule names, as the page says.
@@ -65,6 +68,35 @@ def test_what_is_not_logged_is_not_spoken_of() -> None:
     assert [finding.rule for finding in diagnose(falling)] == ["returns fell"]
     few = Seen({}, {name: (step[:3], values[:3]) for name, (step, values) in falling.curves.items()})
     assert diagnose(few) == []
+
+
+def test_returns_of_games_of_two_say_nothing() -> None:
+    steps = np.arange(1.0, 31) * 100
+    one = (steps[-1:], np.ones(1))
+    falling: dict[str, Any] = {"episode_return": (steps, -steps), "episode_return_std": (steps, np.ones(30))}
+    falling |= {"play/return": one, "play/random_return": (steps[-1:], np.full(1, 9.0))}
+    falling |= {"play/random_return_std": one, "play/return_error": (steps[-1:], np.zeros(1))}
+    apart = falling | {"episode_return": (steps, steps), "eval/mean_return": (steps, -steps)}
+    episodes = {"episodes": (steps, steps), "episode_return_std": (steps, np.zeros(30))}
+    decided = episodes | {"episode_return": (steps, np.ones(30))}
+    found = {
+        "return below random play": falling,
+        "evaluation far from training": apart,
+        "returns fell": {name: falling[name] for name in ("episode_return", "episode_return_std")},
+        "reward never varies": decided,
+    }
+    for name, curves in found.items():
+        assert [finding.rule for finding in diagnose(Seen({"two_players": False}, curves))] == [name]
+        assert diagnose(Seen({"two_players": True}, curves)) == []
+        assert name in unseen(Seen({"two_players": True}, curves))
+
+
+def test_a_world_model_is_not_judged_where_every_episode_ends_before_it_imagines(tmp_path: Path) -> None:
+    settings = SHORT | dict(max_episode_steps=CONTEXT)
+    train(DreamerConfig(env_id="Pendulum-v1", **settings), run_dir=tmp_path / "run")
+    found = probed(Seen({}, {}), tmp_path / "run")
+    assert found.played("return") is not None and found.played("model_error") is None
+    assert "world model's error" in unseen(found)
 
 
 def test_the_page_has_the_tables() -> None:

@@ -97,6 +97,18 @@ def test_the_command_writes_a_page_and_a_video_and_prints_the_errors(
     refused(cli("imagine", "run", "--video", "film.mp4"), "is there already")
 
 
+def test_an_episode_that_ends_while_the_model_is_shown_it_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = np.arange(6.0).reshape(3, 2)
+    long = Prediction({"obs": truth}, {"obs": truth + 1}, 2)
+    short = Prediction({"obs": truth[:1]}, {"obs": truth[:1]}, 2)
+    assert horizon_errors([short, long])["obs"].model == pytest.approx([1.0])
+    monkeypatch.chdir(tmp_path)
+    train(DreamerConfig(env_id="Pendulum-v1", **SHORT), run_dir="run")
+    refused(cli("imagine", "run", "--context", 12), "every episode ends within the 12 observations")
+
+
 def test_other_algorithms_have_nothing_to_look_into(tmp_path: Path) -> None:
     train(PPOConfig(**TINY | dict(total_timesteps=128)), run_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match="ppo has no world model"):

@@ -584,8 +584,21 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+RETURNS = frozenset(
+    ("episode_return", "episode_return_std", "eval/mean_return", "play/return", "play/random_return")
+)
+
+
+def _telling(seen: Seen) -> Seen:
+    """Without the returns of games of two: 1 for every game that is decided and 0 for a draw, whoever plays well."""
+    if not seen.config.get("two_players"):
+        return seen
+    return seen._replace(curves={name: curve for name, curve in seen.curves.items() if name not in RETURNS})
+
+
 def diagnose(seen: Seen) -> list[Finding]:
     """All that the rules find, in their order; that returns fell is said only where no rule knows more."""
+    seen = _telling(seen)
     found = [
         Finding(rule.name, *look, rule.source) for rule in RULES if (look := rule.look(seen)) is not None
     ]
@@ -593,5 +606,6 @@ def diagnose(seen: Seen) -> list[Finding]:
 
 
 def unseen(seen: Seen) -> list[str]:
-    """The rules that had nothing to look at: their metrics were neither logged nor measured."""
+    """The rules that had nothing to look at: their metrics were neither logged nor measured, or tell nothing."""
+    seen = _telling(seen)
     return [rule.name for rule in RULES if not (any if rule.either else all)(map(seen.sees, rule.metrics))]

@@ -94,9 +94,14 @@ def horizon_errors(predictions: Sequence[Prediction]) -> dict[str, Errors]:
     them, pixels are shares of the brightest, and a wrong choice is an error of 1.
     """
     longest = max(len(part) - each.context for each in predictions for part in each.truth.values())
+    if longest < 1:
+        shown = predictions[0].context
+        raise UserError(
+            f"every episode ends within the {shown} observations that the model is shown: show it fewer"
+        )
     errors = {}
     for name in predictions[0].truth:
-        squares = np.full((2, len(predictions), max(longest, 0)), np.nan)
+        squares = np.full((2, len(predictions), longest), np.nan)
         for row, each in enumerate(predictions):
             truth, c = each.truth[name], each.context
             for kind, guess in enumerate((each.predicted[name][c:], truth[c - 1 : c])):
@@ -113,7 +118,7 @@ def _mean_square(truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
         apart = (truth != guess).astype(np.float64)
     else:
         apart = truth.astype(np.float64) - guess
-    return np.square(apart).reshape(len(truth), -1).mean(1)
+    return np.square(apart).mean(tuple(range(1, apart.ndim)))
 
 
 def _array(part: torch.Tensor) -> np.ndarray:

@@ -108,7 +108,7 @@ def _measured(run_dir: str | Path, trust: bool) -> tuple[dict[str, float], dict[
     for name, (number, place) in (_units_and_inputs(agent, both) | _clipped(agent, policy.obs)).items():
         numbers[name], where[name] = number, place
     if isinstance(agent, DreamerPolicy):
-        numbers["model_error"] = _model_error(run_dir, agent, both, trust)
+        numbers |= _model_error(run_dir, agent, both, trust)
     return numbers, where
 
 
@@ -258,10 +258,11 @@ def _watched(agent: Any, units: dict[str, tuple[nn.Module, Extent]], squares: li
             handle.remove()
 
 
-def _model_error(run_dir: str | Path, agent: DreamerPolicy, obs: Any, trust: bool) -> float:
+def _model_error(run_dir: str | Path, agent: DreamerPolicy, obs: Any, trust: bool) -> dict[str, float]:
     """Mean squared error of imagined observations in proportion to their variance: at 1 a constant is as good.
 
-    Of the part of an observation that is worst; the variance is that of all play, of the policy and by chance.
+    Of the part of an observation that is worst; the variance is that of all play, of the policy and by chance. Nothing
+    where every episode ended before there was anything to imagine.
     """
     spread = {name: part.double() for name, part in tree_leaves(agent.inputs(obs), "obs")}
     errors: Mapping[str, list[float]] = {name: [] for name in spread}
@@ -269,10 +270,10 @@ def _model_error(run_dir: str | Path, agent: DreamerPolicy, obs: Any, trust: boo
         told = imagine_open_loop(run_dir, steps=AHEAD, context=CONTEXT, seed=seed, trust=trust)
         for name, truth in told.truth.items():
             apart = told.predicted[name][CONTEXT:].astype(np.float64) - truth[CONTEXT:]
-            errors[name] += (apart**2).reshape(len(apart), -1).sum(1).tolist()
-    shares = (
+            errors[name] += (apart**2).sum(tuple(range(1, apart.ndim))).tolist()
+    shares = [
         float(np.mean(errors[name])) / max(float(part.flatten(1).var(0).sum()), 1e-12)
         for name, part in spread.items()
         if errors[name]
-    )
-    return max(shares, default=0.0)
+    ]
+    return {"model_error": max(shares)} if shares else {}
