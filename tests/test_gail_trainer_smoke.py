@@ -310,3 +310,21 @@ def test_behaviour_cloning_counts_as_learning_and_not_as_gathering(monkeypatch: 
     metrics = trainer.iterate(Controls.of(config).at(0))
     assert metrics.began is not None
     assert ended[0] <= metrics.began < metrics.gathered
+
+
+@pytest.mark.parametrize(
+    ("gamma", "says"),
+    [
+        ({"gamma": 1.5}, "gamma must be at most 1, not 1.5"),
+        ({"gamma": 1.0}, "gamma must stay below 1 with absorbing_states"),
+        (
+            {"gamma_schedule": {"type": "linear", "start": 0.9, "end": 1.5}},
+            "gamma_schedule must be at most 1, not 1.5",
+        ),
+    ],
+)
+def test_a_discount_that_cannot_be_is_told_by_its_own_key(gamma, says):
+    base = {"algo": "gail", "env_id": "Pendulum-v1", "demonstrations": "expert.npz", "absorbing_states": True}
+    with pytest.raises(ConfigError, match=says) as refused:
+        load_config(base | gamma)
+    assert "Value error" not in str(refused.value)

@@ -135,6 +135,77 @@ def test_later_moves_are_greedy(algo: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert [each.tolist() for each in asked[:5]] == [[False] * 4] * 3 + [[True] * 4] * 2
 
 
+def test_turned_boards_are_normalised_as_acting_would() -> None:
+    config = load_config(
+        TINY, algo="muzero", env_id="rl_training/ConnectFour-v0", normalize_observations=True
+    )
+    trainer = trainer_class("muzero")(config)
+    controls = Controls.of(config)
+    for _ in range(20):
+        trainer.iterate(controls.at(trainer.steps))
+    trainer.close()
+    places = np.arange(8)
+    raw = trainer.replay.seen_at(places)
+    turned = {"observation": raw["observation"][..., ::-1].copy(), MASK: raw[MASK][..., ::-1].copy()}
+    seen = trainer.seen(places, torch.ones(8, dtype=torch.int64))
+    expected = trainer.agent.inputs(turned)
+    assert all(torch.equal(seen[name], expected[name]) for name in expected)
+
+
+class Masked(TicTacToe):
+    """Its mask is part of the observation, and a move that is not allowed raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict(  # type: ignore[assignment]
+            {"observation": self.observation_space, MASK: spaces.MultiBinary(9)}
+        )
+
+    def reset(self, **options: Any) -> Any:
+        return self._told(*super().reset(**options))
+
+    def step(self, action: Any) -> Any:
+        assert self._info()[MASK][action], "taken"
+        obs, reward, terminated, truncated, info = super().step(int(action))
+        obs, info = self._told(obs, info)
+        return obs, reward, terminated, truncated, info
+
+    def _told(self, obs: Any, info: Any) -> Any:
+        return {"observation": obs, MASK: info.pop(MASK)}, info
+
+
+class Unmasked(TicTacToe):
+    """A move that is not allowed changes nothing; there is no mask."""
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = super().reset(**options)
+        return obs, {"to_play": info["to_play"]}
+
+    def step(self, action: Any) -> Any:
+        if self.stones[:, action].any():
+            self.to_play = 1 - self.to_play
+            return self._seen(), -1.0, True, False, {"to_play": self.to_play}
+        obs, reward, terminated, truncated, info = super().step(int(action))
+        return obs, reward, terminated, truncated, {"to_play": info["to_play"]}
+
+
+@pytest.mark.parametrize("game", [Masked, Unmasked])
+def test_masks_may_be_in_the_observation_or_not_be_at_all(game: type[TicTacToe]) -> None:
+    gym.register("boards/Game-v0", game)
+    try:
+        config = load_config(TINY, algo="muzero", env_id="boards/Game-v0", vectorization="sync")
+        trainer = trainer_class("muzero")(config)
+        controls = Controls.of(config)
+        while not trainer.updates:
+            trainer.iterate(controls.at(trainer.steps))
+        trainer.close()
+        stacked = load_config(config, frame_stack=2)
+        with pytest.raises(ConfigError, match="no pairs of permutations of 36 numbers and 9 actions"):
+            trainer_class("muzero")(stacked)
+    finally:
+        gym.registry.pop("boards/Game-v0")
+
+
 class Twice(gym.Env[np.ndarray, Any]):
     """The second player moves twice in a row."""
 
@@ -151,16 +222,34 @@ class Twice(gym.Env[np.ndarray, Any]):
         return np.zeros(3, np.float32), 0.0, self.moves == 5, False, {"to_play": min(self.moves, 1)}
 
 
-def test_games_that_planners_cannot_learn_are_refused_in_one_line() -> None:
+class Broken(Twice):
+    def step(self, action: Any) -> Any:
+        raise RuntimeError("broken")
+
+
+def test_games_that_planners_cannot_learn_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = spaces.Box(0, 1, (3,)), spaces.Discrete(3)
     gym.register("boards/Twice-v0", Twice)
+    gym.register("boards/Broken-v0", Broken)
     try:
         with pytest.raises(ConfigError, match="player 1 moves twice in a row"):
             refuse_other_turns("boards/Twice-v0", {})
-        with pytest.raises(ConfigError, match="no permutation of 3 numbers and 3 actions"):
-            symmetries_of("boards/Twice-v0", {})
+        refuse_other_turns("boards/Broken-v0", {})  # training tells what is wrong with it
+        for named in (
+            Twice.symmetries,
+            lambda self: [],
+            [],
+            [np.arange(3)] * 2,
+            (np.arange(3), np.arange(3)),
+            3,
+        ):
+            monkeypatch.setattr(Twice, "symmetries", named)
+            with pytest.raises(ConfigError, match="no pairs of permutations of 3 numbers and 3 actions"):
+                symmetries_of("boards/Twice-v0", {}, *sizes)
     finally:
         gym.registry.pop("boards/Twice-v0")
+        gym.registry.pop("boards/Broken-v0")
     with pytest.raises(ConfigError, match="CartPole-v1 names none"):
-        symmetries_of("CartPole-v1", {})
+        symmetries_of("CartPole-v1", {}, *sizes)
     for env_id in ("rl_training/ConnectFour-v0", "rl_training/TicTacToe-v0", "CartPole-v1"):
         refuse_other_turns(env_id, {})

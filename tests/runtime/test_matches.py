@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rl_training import load_config, train
 from rl_training.cli import app
 from rl_training.envs.making import make_compiled
 from rl_training.errors import ConfigError
+from rl_training.runtime import ratings
 from rl_training.runtime.matches import Game, drawn, match_checkpoints, named_player, play_matches
 from rl_training.runtime.ratings import elo, rate_checkpoints
 
@@ -192,12 +194,17 @@ def test_boards_are_drawn_from_the_movers_side() -> None:
     assert drawn(np.arange(3)) == "[0 1 2]", "what is no board is shown as it is"
 
 
-def test_a_person_plays_in_the_terminal(run: Path) -> None:
-    moves = "nine\n9\n" + "0\n1\n2\n3\n4\n5\n6\n" * 12
-    told = CliRunner().invoke(app, ["evaluate", str(run), "--against", "me", "--episodes", "2"], input=moves)
+def test_a_person_plays_in_the_terminal_one_game_after_the_other(run: Path) -> None:
+    moves = "nine\n9\n" + "1" * 5000 + "\n" + "0\n1\n2\n3\n4\n5\n6\n" * 12
+    told = CliRunner().invoke(app, ["evaluate", str(run), "--against", "me", "--json"], input=moves)
     assert told.exit_code == 0, told.output
-    assert told.stdout.count("not a move that is allowed") >= 2
-    assert "you are x; moves: 0 1 2 3 4 5 6" in told.stdout and "2 games against me" in told.stdout
+    assert sum(json.loads(told.stdout).values()) == 2, "two games unless more are asked for, and nothing else"
+    assert told.stderr.count("not a move that is allowed") >= 3
+    first, second = told.stderr.split("game 1 of 2 is over: the policy has ")
+    rows = re.findall(r"^[.xo](?: [.xo]){6}$", first, re.MULTILINE)
+    stones = [42 - "".join(rows[at : at + 6]).count(".") for at in range(0, len(rows), 6)]
+    assert stones == sorted(stones), "a board that only fills up is one game"
+    assert "game 2 of 2 is over" in second
     left = CliRunner().invoke(app, ["evaluate", str(run), "--against", "me", "--episodes", "1"], input="")
     assert left.exit_code == 2 and "no move was typed" in left.output
 
@@ -213,6 +220,13 @@ def test_elo_of_known_chances() -> None:
     )
 
 
+def test_who_beats_chance_is_rated_above_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    game = game_of(CONNECT)
+    monkeypatch.setattr(ratings, "policy_player", lambda agent, sample: named_player("minimax:3", game, 1))
+    found = rate_checkpoints(run, games=6)
+    assert found["random"] == 0 and found["64"] > 100
+
+
 def test_checkpoints_of_a_run_are_rated(run: Path) -> None:
     found = rate_checkpoints(run, games=4)
     assert next(iter(found)) == "random" and found["random"] == 0 and list(found)[-1] == "64"
@@ -222,3 +236,5 @@ def test_checkpoints_of_a_run_are_rated(run: Path) -> None:
     assert "random play is 0" in told.stdout
     refused = cli("evaluate", run, "--elo", "--against", "random")
     assert refused.exit_code != 0 and "cannot be used together" in refused.output
+    refused = cli("evaluate", run, "--elo", "--checkpoint", "best")
+    assert refused.exit_code != 0 and "--checkpoint cannot be used with --elo" in refused.output

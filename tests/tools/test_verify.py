@@ -1,5 +1,6 @@
 """`verify`: every algorithm's runs verify; a flip in a metric, a digest or a checkpoint is found and named."""
 
+import copy
 import json
 import shutil
 import zlib
@@ -17,6 +18,7 @@ from rl_training.runtime.optim import flatten_parameters
 from rl_training.runtime.trainer import Trainer
 from rl_training.state import chain, checkpoints
 from rl_training.state.run_directory import RunDirectory, versions
+from rl_training.tools import verifying
 from rl_training.tools.verifying import verify
 
 ONE_OF_EACH = {RUNS[name]["algo"]: name for name in reversed(RUNS) if "wrapping:" not in str(RUNS[name])}
@@ -172,9 +174,12 @@ def test_a_digest_follows_whatever_is_exchanged():
             self.agent = type("Agent", (), {})()
             self.agent.network = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2, bias=False))
             self.network = torch.nn.Linear(2, 2)
+            self.agent.empty = torch.nn.Linear(0, 2, bias=False)
+            self.agent.grows = torch.nn.ModuleList()
 
     def expected(holder: Holder) -> str:
-        tensors = [each for part in (holder.agent.network, holder.network) for each in part.parameters()]
+        parts = (holder.agent.network, holder.agent.empty, holder.agent.grows, holder.network)
+        tensors = [each for part in parts for each in part.parameters()]
         value = 0
         for each in tensors:
             value = zlib.crc32(each.detach().contiguous().numpy().tobytes(), value)
@@ -188,6 +193,8 @@ def test_a_digest_follows_whatever_is_exchanged():
         lambda: setattr(network[0], "bias", torch.nn.Parameter(torch.ones(3))),
         lambda: setattr(network[0], "bias", None),
         lambda: network.append(torch.nn.Linear(2, 1)),
+        lambda: holder.agent.grows.append(torch.nn.Linear(1, 1)),
+        lambda: setattr(network[2].bias, "data", network[2].bias.data[:0]),
         lambda: setattr(holder, "network", torch.nn.Linear(1, 1)),
         lambda: holder.network.weight.data.fill_(7.0),
     ]
@@ -195,6 +202,17 @@ def test_a_digest_follows_whatever_is_exchanged():
     for exchange in exchanges:
         exchange()
         assert holder.digest() == expected(holder)
+        assert copy.deepcopy(holder).digest() == expected(holder)
+
+
+def test_a_field_that_is_younger_than_the_run_is_no_difference(trained_run, tmp_path):
+    newest = checkpoints.listed(trained_run("ppo-cartpole") / "checkpoints")[-1]
+    tree = checkpoints.load_checkpoint(newest)
+    config = {name: value for name, value in tree["policy"]["config"].items() if name != "log_std_init"}
+    older = {**tree, "policy": {**tree["policy"], "config": config}}
+    path = checkpoints.save_checkpoint(tmp_path / "checkpoints", checkpoints.step_of(newest), older, 9)
+    assert verifying._unlike_checkpoints(path, newest) == ""
+    assert "log_std_init: only in the first" in verifying._unlike_checkpoints(newest, path)
 
 
 def test_another_revision_of_compiled_code_is_a_reason_and_no_refusal_if_asked(trained_run, monkeypatch):

@@ -48,11 +48,14 @@ def evaluate(
         raise UserError("--elo and --against cannot be used together")
     if (against is not None or elo) and policy.task is not None:
         raise UserError("--task cannot be used with --against and --elo: a game of two is one task")
+    if elo and policy.checkpoint.value != "last":
+        raise UserError("--checkpoint cannot be used with --elo: it rates all that are kept")
     if elo:
         rate(policy, episodes or 20, settings or (), 4 if random_moves is None else random_moves, json_)
         return
     if against is not None:
-        play_against(policy, against, episodes or 100, settings or (), random_moves or 0, json_)
+        games = episodes or (2 if against == "me" else 100)
+        play_against(policy, against, games, settings or (), random_moves or 0, json_)
         return
     from rl_training.registry import policy_path
     from rl_training.runtime import workflows

@@ -28,14 +28,12 @@ class Symmetries:
         """A turn for each of `count` positions, all equally likely."""
         return torch.randint(len(self.squares), (count,))
 
-    def observations(self, obs: dict[str, Any], turn: Tensor) -> dict[str, Any]:
-        """Boards [B, ...] and masks [B, A], each by its turn [B]."""
-        return {
-            name: part.gather(1, self.actions[turn].to(part.device))
-            if name == MASK
-            else part.flatten(1).gather(1, self.squares[turn].to(part.device)).view_as(part)
-            for name, part in obs.items()
-        }
+    def observations(self, obs: Any, turn: Tensor) -> Any:
+        """Boards [B, ...], or dicts of them and masks [B, A], each by its turn [B]."""
+        if isinstance(obs, dict):
+            turned = {name: self.observations(part, turn) for name, part in obs.items() if name != MASK}
+            return turned | ({MASK: obs[MASK].gather(1, self.actions[turn])} if MASK in obs else {})
+        return obs.flatten(1).gather(1, self.squares[turn]).view_as(obs)
 
     def policy(self, policy: Tensor, turn: Tensor) -> Tensor:
         """Policies [..., B, A]."""

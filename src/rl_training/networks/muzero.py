@@ -144,7 +144,7 @@ def board_of(space: spaces.Space) -> spaces.Space | None:
     if not isinstance(space, spaces.Dict) or MASK not in space.spaces or len(space.spaces) != 2:
         return None
     (grid,) = (part for name, part in space.spaces.items() if name != MASK)
-    return grid if is_small_image(grid) else None
+    return grid if is_small_image(grid) and not has_channels_last(grid) else None
 
 
 def small_model(network: MuZeroNetwork) -> SmallModel | None:

@@ -155,7 +155,8 @@ class SearchPolicy(NetworkPolicy):
                 return reward, discount, logits, value, latent
 
             invalid = np.asarray(obs[MASK]) == 0 if isinstance(obs, dict) and MASK in obs else None
-            return self.search(root, recurrent, invalid, settings, greedy)
+            more = {} if greedy is None else {"greedy": greedy}
+            return self.search(root, recurrent, invalid, settings, **more)
 
     def search(
         self,
@@ -163,7 +164,7 @@ class SearchPolicy(NetworkPolicy):
         recurrent: Any,
         invalid: np.ndarray | None,
         settings: Mapping[str, float],
-        greedy: np.ndarray | None,
+        greedy: np.ndarray | None = None,
     ) -> Plan:
         fraction, temperature = settings["root_exploration_fraction"], settings["temperature"]
         shape = root.prior_logits.shape
@@ -201,7 +202,7 @@ class GumbelSearchPolicy(SearchPolicy):
         recurrent: Any,
         invalid: np.ndarray | None,
         settings: Mapping[str, float],
-        greedy: np.ndarray | None,
+        greedy: np.ndarray | None = None,
     ) -> Plan:
         shape, temperature = root.prior_logits.shape, settings["temperature"]
         gumbel = np.random.gumbel(size=shape) * temperature if temperature else np.zeros(shape)

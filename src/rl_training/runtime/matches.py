@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -28,6 +29,7 @@ from rl_training.types import Space
 # Positions of several games, states [N, S] and what their movers see [N, ...] → the columns or squares they take, [N].
 Player = Callable[[np.ndarray, Any], np.ndarray]
 OUTCOMES = ("won", "drawn", "lost")
+ME = "me"  # the person at the keyboard
 SOLVED_FROM = 8  # stones: from fewer the solver may take hours
 
 
@@ -74,7 +76,7 @@ def policy_player(agent: Any, sample: bool) -> Player:
 
 def is_named(against: str) -> bool:
     """Whether this is a player with a name, whatever directories there are."""
-    return against in ("random", "solver", "me") or against.startswith("minimax:")
+    return against in ("random", "solver", ME) or against.startswith("minimax:")
 
 
 def named_player(name: str, game: Game, seed: int) -> Player:
@@ -91,7 +93,7 @@ def named_player(name: str, game: Game, seed: int) -> Player:
 
     if name == "random":
         return lambda states, obs: np.array([chance.choice(np.flatnonzero(mask)) for mask in obs[MASK]])
-    if name == "me":
+    if name == ME:
         return lambda states, obs: np.array([*map(ask, obs["observation"], obs[MASK])])
     if name == "solver":
         if game.env_id != "rl_training/ConnectFour-v0":
@@ -126,24 +128,32 @@ def drawn(planes: np.ndarray) -> str:
 
 def ask(planes: np.ndarray, mask: np.ndarray) -> int:
     """A move of the person at the keyboard; asked again until it is allowed."""
-    allowed = np.flatnonzero(mask).tolist()
-    print(f"\n{drawn(planes)}\nyou are x; moves: {' '.join(map(str, allowed))}", flush=True)
+    allowed = [str(action) for action in np.flatnonzero(mask)]
+    print(f"\n{drawn(planes)}\nyou are x; moves: {' '.join(allowed)}", file=sys.stderr)
     while True:
-        try:
-            typed = input("move: ").strip()
-        except EOFError:
-            raise UserError("no move was typed; the game was left") from None
-        if typed.isdecimal() and int(typed) in allowed:
+        print("move: ", end="", file=sys.stderr, flush=True)
+        typed = sys.stdin.readline()
+        if not typed:
+            raise UserError("no move was typed; the game was left")
+        if typed.strip() in allowed:
             return int(typed)
-        print("not a move that is allowed", flush=True)
+        print("not a move that is allowed", file=sys.stderr)
 
 
 def play_matches(
-    game: Game, player: Player, opponent: Player, *, games: int, seed: int, random_moves: int = 0
+    game: Game,
+    player: Player,
+    opponent: Player,
+    *,
+    games: int,
+    seed: int,
+    random_moves: int = 0,
+    one_by_one: bool = False,
 ) -> dict[str, int]:
     """Games in pairs of one opening, each side beginning one of the two: how many a player won, drew and lost as which.
 
     random_moves: moves at random before a pair begins, fewer where one of them would end the game
+    one_by_one: each game to its end before the next, and say how it ended, instead of all side by side
     """
     seed_everything(fold(seed, "matches"))
     chance = np.random.default_rng(fold(seed, "openings"))
@@ -159,8 +169,10 @@ def play_matches(
         states += [state, state.copy()]
         moved += [made, made]
     found = {f"{outcome}_as_{side}": 0 for side in ("first", "second") for outcome in OUTCOMES}
-    running = list(range(games))
-    while running:
+    waiting = [[g] for g in range(games)] if one_by_one else [list(range(games))]
+    running: list[int] = []
+    while running or waiting:
+        running = running or waiting.pop(0)
         for ours, mover in ((True, player), (False, opponent)):
             mine = [g for g in running if ((moved[g] % 2) == (g % 2)) == ours]
             if not mine:
@@ -171,8 +183,11 @@ def play_matches(
                 moved[g] += 1
                 if over:
                     sign = np.sign(reward) * (1 if ours else -1)
-                    found[f"{OUTCOMES[1 - int(sign)]}_as_{('first', 'second')[g % 2]}"] += 1
+                    outcome = OUTCOMES[1 - int(sign)]
+                    found[f"{outcome}_as_{('first', 'second')[g % 2]}"] += 1
                     running.remove(g)
+                    if one_by_one:
+                        print(f"game {g + 1} of {games} is over: the policy has {outcome}", file=sys.stderr)
     return found
 
 
@@ -214,5 +229,5 @@ def match_checkpoints(
                 f"against solver: needs --random-moves {SOLVED_FROM} (random_moves) or more;"
                 " emptier boards take too long to solve"
             )
-    player = policy_player(agent, sample)
-    return play_matches(game, player, opponent, games=games, seed=seed, random_moves=random_moves)
+    how: dict[str, Any] = {"games": games, "seed": seed, "random_moves": random_moves}
+    return play_matches(game, policy_player(agent, sample), opponent, **how, one_by_one=against == ME)

@@ -34,7 +34,7 @@ from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.settings.gumbel_muzero import GumbelMuZeroConfig
 from rl_training.settings.muzero import MuZeroConfig
-from rl_training.trees import Arrays
+from rl_training.trees import Arrays, tree_map
 
 MuZeroT = TypeVar("MuZeroT", bound=MuZeroConfig | GumbelMuZeroConfig | EfficientZeroConfig)
 
@@ -53,10 +53,11 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
     def __init__(self, config: MuZeroT) -> None:
         if config.two_players:
             refuse_other_turns(config.env_id, config.env_kwargs)
+        super().__init__(config)
         self.symmetries: Symmetries | None = None
         if config.symmetries:
-            self.symmetries = Symmetries(symmetries_of(config.env_id, config.env_kwargs))
-        super().__init__(config)
+            played = (config.env_id, config.env_kwargs, self.observation_space, self.action_space)
+            self.symmetries = Symmetries(symmetries_of(*played))
         self.target, self.target_weights = target_of(self.agent.network)
         self.optimizer = Adam([self.agent.network])
         self.updates = 0
@@ -187,8 +188,10 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     def seen(self, places: np.ndarray, turn: Tensor | None = None) -> Any:
         """What the network learns from at places [N] of the replay, turned as `turn` [N] says."""
-        obs = self.agent.inputs(self.replay.seen_at(places))
-        return obs if turn is None or self.symmetries is None else self.symmetries.observations(obs, turn)
+        obs = self.replay.seen_at(places)
+        if turn is not None and self.symmetries is not None:  # before they are normalised, square by square
+            obs = self.symmetries.observations(tree_map(torch.from_numpy, obs), turn)
+        return self.agent.inputs(obs)
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         known = {name: batch[name] for name in ("acted", "known", "weight")}

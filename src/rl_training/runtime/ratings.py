@@ -58,7 +58,7 @@ def rate_checkpoints(
     """
     paths = checkpoints.listed(Path(run) / "checkpoints")
     if not paths:
-        raise RunError(f"{run}: no checkpoints here; `keep: ladder` or `keep: all` keeps some of them")
+        raise RunError(f"{run}: no checkpoints of a run here")
     game, players = None, list[Any]()
     for path in paths:
         config, agent, saved = load_agent(path, "last", trust=trust)

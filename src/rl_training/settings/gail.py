@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from rl_training.parts import Brought
-from rl_training.runtime.controls import compile_knobs
+from rl_training.runtime.controls import KnobError, compile_knobs
 from rl_training.settings.families import AdamSettings, Minibatches, OnPolicyConfig, Surrogate
 from rl_training.settings.fields import Units, field, knob
 from rl_training.settings.refusals import refused
@@ -69,8 +70,11 @@ class GAILConfig(OnPolicyConfig, Minibatches, Surrogate, AdamSettings):
 
     @model_validator(mode="after")
     def _what_goes_together(self) -> GAILConfig:
-        if self.absorbing_states and compile_knobs(self)["gamma"].highest >= 1:
-            raise refused("gamma", "must stay below 1 with absorbing_states: their return is an infinite sum")
+        with suppress(KnobError):  # which is told when all knobs are checked
+            if self.absorbing_states and compile_knobs(self)["gamma"].highest >= 1:
+                raise refused(
+                    "gamma", "must stay below 1 with absorbing_states: their return is an infinite sum"
+                )
         if self.reward_scale_rollouts is not None and not self.normalize_rewards:
             raise refused("reward_scale_rollouts", "needs normalize_rewards: true")
         if self.bc_epochs > 0 and self.squash_actions:

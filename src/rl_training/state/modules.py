@@ -188,6 +188,9 @@ class Checksum:
     def __init__(self) -> None:
         self._look([])
 
+    def __deepcopy__(self, memo: object) -> Checksum:
+        return Checksum()  # what it remembers is of the original's memory
+
     def __call__(self, modules: Sequence[nn.Module]) -> int:
         if self._now(modules) != self.seen:
             self._look(modules)
@@ -198,13 +201,15 @@ class Checksum:
 
     def _look(self, modules: Sequence[nn.Module]) -> None:
         parts = [part for module in modules for part in module.modules()]
-        self.children = [part._modules for part in parts if part._modules]
-        self.owners = [part._parameters for part in parts if part._parameters]
+        self.children = [part._modules for part in parts]
+        self.owners = [part._parameters for part in parts]
         self.seen = self._now(modules)
         self.pieces: list[memoryview | Tensor] = []
         self.held = [each.detach() for module in modules for each in module.parameters()]
         storage = first = end = 0
         for each in self.held:
+            if not each.nbytes:
+                continue
             if each.device.type != "cpu" or not each.is_contiguous():
                 self.pieces.append(each)
                 end = 0
@@ -224,7 +229,8 @@ class Checksum:
         parameters = [each for owner in self.owners for each in owner.values() if each is not None]
         inside = list(chain.from_iterable(map(dict.values, self.children)))
         places, rows = map(Tensor.data_ptr, parameters), map(Tensor.is_contiguous, parameters)
-        return list(modules), inside, list(map(id, parameters)), list(places), list(rows)
+        sizes = map(Tensor.numel, parameters)
+        return list(modules), inside, list(map(id, parameters)), list(places), list(rows), list(sizes)
 
 
 def _bytes(tensor: Tensor) -> memoryview:

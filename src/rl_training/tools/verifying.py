@@ -188,6 +188,12 @@ def _unlike_checkpoints(there: Path, here: Path) -> str:
             if name not in (chain.FIELD, "metrics_bytes", "chain_begins")
         }
         trees.append(tree)
+    # Fields that are younger than the run: what they do is seen in lines and parameters.
+    written, config = (tree["policy"]["config"] for tree in trees)
+    trees[1]["policy"] = {
+        **trees[1]["policy"],
+        "config": {name: value for name, value in config.items() if name in written},
+    }
     return str(next(differences(trees[0], trees[1]), ""))
 
 
