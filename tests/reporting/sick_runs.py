@@ -347,7 +347,7 @@ def prove_one(name: str, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = trained(SICK[name], Path(folder) / "run", seed)
         found = next(finding for finding in diagnose(seen(run)) if finding.changes)
-        proof = prove(Path(folder) / "run", found.changes, step=found.step, seeds=5)
+        proof = prove(Path(folder) / "run", found.changes, step=found.try_from, seeds=5)
     known = json.loads(PROOFS.read_text()) if PROOFS.exists() else {}
     known[name] = {"changes": found.changes, "step": proof.step, "steps": proof.steps}
     known[name] |= {"without": proof.without, "with": proof.with_change}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from runs import Command
 from sick_runs import HEALTHY, LOGS, PAGE, SICK, page, seen, trained
@@ -16,12 +19,15 @@ from test_cli import cli
 from test_imagination import SHORT
 
 from rl_training import train
+from rl_training.networks.encoders import make_inputs
 from rl_training.reporting.diagnosis import RULES, Seen, diagnose, unseen
 from rl_training.runtime.dreamer_trainer import DreamerConfig
 from rl_training.runtime.workflows import load_agent
+from rl_training.state import checkpoints
 from rl_training.tools import probing
 from rl_training.tools.probing import CONTEXT, End, Played, probed
 from rl_training.tools.proving import prove
+from rl_training.trees import tree_map
 
 # The planted faults that no rule names, as the page says.
 MISSED = {"ppo, learning rate 0.03, 20 epochs", "a2c, learning rate 0.3", "sac, no target network"}
@@ -31,6 +37,13 @@ ALARMS = {
     "ppo/lunarlander": ["evaluation far from training"],
     "a2c/lunarlander": ["evaluation far from training"],
     "trpo/lunarlander": ["value function explains nothing"],
+}
+# Presets with a row of results that the corpus lacks, and why.
+LEFT_OUT = {
+    "a2c/halfcheetah": "its row is younger than the corpus",
+    "ppo/halfcheetah": "the page tells of its whole runs, which take too long to be trained again",
+    "trpo/hopper": "as for ppo/halfcheetah",
+    "trpo/walker2d": "as for ppo/halfcheetah",
 }
 
 
@@ -46,13 +59,13 @@ def test_a_planted_fault_is_named(name: str, runs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_healthy_run_is_left_alone(name: str, runs: dict[str, Any]) -> None:
+def test_in_a_healthy_run_only_what_the_page_explains_is_named(name: str, runs: dict[str, Any]) -> None:
     assert [finding.rule for finding in diagnose(seen(runs[name]))] == ALARMS.get(name, [])
 
 
-def test_healthy_runs_are_presets_with_a_row_of_results() -> None:
+def test_healthy_runs_are_the_presets_with_a_row_of_results() -> None:
     rows = {f"{path.parent.name}/{path.stem}" for path in (PAGE.parents[1] / "results").glob("*/*.json")}
-    assert {name for name in HEALTHY if "/" in name} <= rows and len(HEALTHY) >= 12
+    assert {name for name in HEALTHY if "/" in name} == rows - LEFT_OUT.keys() and rows >= LEFT_OUT.keys()
 
 
 def test_every_rule_has_a_fault_that_is_planted_for_it() -> None:
@@ -155,8 +168,62 @@ def test_dead_and_saturated_units_and_large_inputs_are_found_where_they_are() ->
     share, place = found["dead_units"]
     assert share >= 0.75 and place == f"{round(share * 64)} of 64 units of network.actor_encoder.1.3"
     scale, place = found["observation_scale"]
-    assert scale == pytest.approx(np.sqrt((obs[:, 2] ** 2).mean()), rel=1e-5) and place == "dimension 2"
+    assert scale == pytest.approx(np.sqrt((obs[:, 2] ** 2).mean()), rel=1e-5)
+    assert place == "dimension 2 of observation"
     assert not any(module._forward_hooks for module in agent.network.modules())
+
+
+def test_a_large_input_is_found_in_its_part_of_the_observation() -> None:
+    space = spaces.Dict(
+        {"arm": spaces.Box(-1, 1, (3,)), "legs": spaces.Dict({"left": spaces.Box(-1, 1, (2,))})}
+    )
+    agent: Any = SimpleNamespace(network=make_inputs(space, "nature"), initial=lambda count: ())
+    agent.act = lambda obs, carry, explore: agent.network(tree_map(torch.as_tensor, obs))
+    obs = {"arm": np.ones((4, 3), np.float32), "legs": {"left": np.float32([[2, 500]] * 4)}}
+    found = probing._units_and_inputs(agent, obs)
+    assert found["observation_scale"] == (500.0, "dimension 1 of observation/legs/left")
+
+
+def test_what_was_played_is_of_the_checkpoint_that_was_loaded(trained_run: Any, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained_run("ppo-pendulum"), tmp_path / "run"))
+    *_, before, last = checkpoints.listed(run / "checkpoints")
+    weights = last / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])  # the state beside it can still be read
+    assert probed(Seen({}, {}), run).played_at == checkpoints.step_of(before) < checkpoints.step_of(last)
+
+
+def test_what_is_seen_by_playing_is_told_of_its_step_and_tried_from_the_start() -> None:
+    at, steps = np.array([7_000]), np.arange(1.0, 31) * 100
+    numbers = {
+        "observation_scale": 1e3,
+        "model_error": 2.0,
+        "terminated_at_longest": 1,
+        "longest_episode": 50,
+    }
+    numbers |= {"return": -9.0, "random_return": 9.0, "random_return_std": 1.0, "return_error": 0.1}
+    played = {f"play/{name}": (at, np.array([value])) for name, value in numbers.items()}
+    found = diagnose(Seen({}, played))
+    assert len(found) == 4 and {(finding.step, finding.try_from) for finding in found} == {(7_000, 0)}
+    (clipped,) = diagnose(Seen({}, {"clip_fraction": (steps, np.where(steps > 900, 0.9, 0.1))}))
+    assert clipped.step == clipped.try_from == 1_000
+
+
+def test_the_scale_of_values_is_that_of_returns() -> None:
+    """Values that are wrong by 2 000 are right where returns are 100 000, and wrong where returns are 3 000."""
+    steps = np.arange(1.0, 31) * 100
+    for size, named in ((1e5, []), (3e3, ["value scale"])):
+        returns = size * (1 + steps / 1e5)
+        curves = {"value_loss": (steps, np.full(30, 2e6)), "episode_return": (steps, returns)}
+        assert [finding.rule for finding in diagnose(Seen({}, curves))] == named
+    few = {"value_loss": (steps, np.full(30, 2.0)), "episode_return": (steps, np.full(30, 3.0))}
+    assert diagnose(Seen({}, few)) == []  # wrong too, but not by its scale
+
+
+def test_a_proof_evaluates_both_arms_with_episodes_of_the_same_length(trained_run: Any) -> None:
+    change = {"max_episode_steps": 20}
+    proof = prove(trained_run("ppo-pendulum"), change, step=0, seeds=2, steps=256, episodes=2)
+    # A step costs 16.3 at most: in 20 of them no less than -326 can be had, and in 200 this policy has less.
+    assert max(proof.without) < -400 and max(proof.with_change) < -400
 
 
 def test_a_goal_is_no_limit_of_time() -> None:
@@ -179,5 +246,9 @@ def test_a_run_that_cannot_be_played_is_told_from_its_log(tmp_path: Path) -> Non
     told = cli("diagnose", str(tmp_path / "run"))
     assert told.exit_code == 0, told.output
     assert "updates without effect: " in told.stdout and "not played: " in told.stdout
+    assert told.stderr == (
+        "playing 32 episodes of random actions and 16 of the newest policy (--no-play: the log alone)\n"
+    )
     log_alone = cli("diagnose", str(tmp_path / "run"), "--no-play")
-    assert "not played" not in log_alone.stdout and "dead units" in log_alone.stdout.splitlines()[-1]
+    assert "not played" not in log_alone.stdout and log_alone.stderr == ""
+    assert "dead units" in log_alone.stdout.splitlines()[-1]

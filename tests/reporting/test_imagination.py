@@ -12,8 +12,9 @@ import pytest
 from runs import TINY, TINY_DREAMER
 from test_cli import cli, refused
 
-from rl_training import train
+from rl_training import extras, train
 from rl_training.errors import ConfigError
+from rl_training.reporting import imagination_page
 from rl_training.reporting.imagination import (
     Prediction,
     horizon_errors,
@@ -107,6 +108,19 @@ def test_an_episode_that_ends_while_the_model_is_shown_it_counts_for_nothing(
     monkeypatch.chdir(tmp_path)
     train(DreamerConfig(env_id="Pendulum-v1", **SHORT), run_dir="run")
     refused(cli("imagine", "run", "--context", 12), "every episode ends within the 12 observations")
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(DreamerConfig(env_id="Pendulum-v1", **SHORT), run_dir="run")
+    monkeypatch.setattr(imagination_page, "imagine_episodes", None)
+    refused(cli("imagine", "run", "--out", "nowhere/page.html"), "--out nowhere/page.html: no such directory")
+    refused(cli("imagine", "run", "--out", "run"), "--out run: is a directory")
+    missing = {"plot": ["matplotlib"]}
+    monkeypatch.setattr(extras, "missing_packages", lambda extra: missing.get(extra, []))
+    refused(cli("imagine", "run", "--video", "film.mp4"), "--video needs matplotlib")
 
 
 def test_other_algorithms_have_nothing_to_look_into(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from runs import Command, child_process, go_on, in_child, metrics_in, small_config
+from test_cli import cli, refused
 
 from rl_training import load_config, resume, train
 from rl_training.errors import RunError
@@ -196,6 +197,11 @@ def test_what_makes_no_sense_is_refused_and_leaves_no_trace(
         assert words in answer["refused"]
     assert not (tmp_path / "run" / "journal.jsonl").exists()
     assert not (tmp_path / "run" / inbox.NAME).exists()
+
+
+def test_a_paused_run_is_continued_at_no_step(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(cli("set", "run", "continue", "--at", 100), "continue takes no --at")
 
 
 def test_a_value_replaces_schedule_and_warm_up_for_good() -> None:

@@ -266,6 +266,14 @@ def test_a_file_that_acts_otherwise_is_refused_and_not_written(fault, trained_ru
     assert list(folder.iterdir()) == []
 
 
+def test_a_file_of_which_nothing_could_be_compared_is_not_written(trained_run, folder, monkeypatch):
+    monkeypatch.setattr(export_check, "_clear_draws", lambda *_: np.zeros(export_check.LANES, np.bool_))
+    done = cli("export", trained_run("sac-pendulum"), "--to", "policy.pt2")
+    assert done.exit_code == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: the exported policy cannot be compared: ")
+    assert list(folder.iterdir()) == []
+
+
 def test_a_tie_is_no_difference():
     scores = np.array([[1.0, 1.0 + 1e-6, -3.0], [1.0, 1.1, 0.0]], np.float32)
     assert export_check.tied(scores, spaces.Discrete(3)).tolist() == [True, False]

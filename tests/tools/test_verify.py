@@ -53,11 +53,11 @@ def test_an_interval_that_begins_between_checkpoints_names_those_around_it(train
     before, last = (checkpoints.step_of(path) for path in checkpoints.listed(run / "checkpoints")[-2:])
     verdict = verify(run, begin=before + 1, end=last)
     assert verdict.is_good and verdict.begins == before
-    assert verdict.note == f"step {before:,} is the nearest checkpoint at or before {before + 1:,}"
+    assert verdict.note == f"step {before:,} is the nearest intact checkpoint at or before {before + 1:,}"
     assert str(verdict).endswith(", 1 checkpoint equal")
     early = verify(run, begin=1, end=before + 1)
     assert early.begins == 0 and early.note == (
-        f"no checkpoint is kept at or before step 1, so it begins at 0; the next is --from {before}"
+        f"no intact checkpoint is kept at or before step 1, so it begins at 0; the next is --from {before}"
     )
     assert verify(run, begin=before, end=last).note == ""
 
@@ -112,6 +112,10 @@ def test_one_flipped_bit_in_the_log_or_a_checkpoint_is_found(trained_run, tmp_pa
         good = file.read_bytes()
         file.write_bytes(good[:-200] + bytes([good[-200] ^ 1]) + good[-199:])
         assert told in verify(run, begin=2900).first
+        if file == path:
+            before, last = map(checkpoints.step_of, checkpoints.listed(run / "checkpoints")[-2:])
+            note = f"step {before:,} is the nearest intact checkpoint at or before {last:,}"
+            assert verify(run, begin=last).note == note
         file.write_bytes(good)
     assert verify(run, begin=2900).is_good
 

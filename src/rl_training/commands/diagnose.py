@@ -1,5 +1,6 @@
 """`rl-training diagnose`: what is wrong with a run."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -38,8 +39,11 @@ def diagnose(
 
     seen, not_played = of_record(read_run(run_dir, warn=print_warning)), ""
     if not no_play:
-        from rl_training.tools.probing import probed
+        from rl_training.tools.probing import LANES, probed
 
+        if not json_:
+            told = f"playing {2 * LANES} episodes of random actions and {LANES} of the newest policy"
+            print(f"{told} (--no-play: the log alone)", file=sys.stderr, flush=True)
         try:
             seen = probed(seen, run_dir, trust=trust)
         except (UserError, EnvironmentFault) as error:  # the log says what it says all the same
@@ -66,7 +70,7 @@ def diagnose(
             proof = try_out(
                 run_dir,
                 tried.changes,
-                step=tried.step,
+                step=tried.try_from,
                 seeds=seeds,
                 steps=steps,
                 trust=trust,
@@ -82,7 +86,7 @@ def diagnose(
     elif prove and not json_:
         print("nothing to prove: no change of settings is proposed")
     if json_:
-        told = None if proof is None else proof._asdict() | {"improvement": proof.improvement._asdict()}
+        proven = None if proof is None else proof._asdict() | {"improvement": proof.improvement._asdict()}
         print_json(
             {
                 "findings": [finding._asdict() for finding in found],
@@ -93,6 +97,6 @@ def diagnose(
                     for name in seen.curves
                     if name.startswith(PLAYED)
                 },
-                "proof": told,
+                "proof": proven,
             }
         )

@@ -45,6 +45,8 @@ def set_(
             raise UserError(
                 f"{word!r}: write KNOB=VALUE, or one of {', '.join(WORDS)}{did_you_mean(word, WORDS)}"
             )
+    if "continue" in commands and at is not None:
+        raise UserError("continue takes no --at: a run that is paused takes no steps")
     asked = [("set", values)] if values else []
     for do, given in (*asked, *((word, {}) for word in commands if word in WORDS)):
-        print(printable_line(send(run_dir, do, None if do == "continue" else at, given)))
+        print(printable_line(send(run_dir, do, at, given)))

@@ -93,6 +93,7 @@ class Finding(NamedTuple):
     advice: str
     changes: dict[str, Any]  # the settings that follow from it; none where settings do not help
     source: str
+    try_from: int  # the step before which a proof of the change begins
 
 
 class Rule(NamedTuple):
@@ -103,6 +104,9 @@ class Rule(NamedTuple):
     look: Callable[[Seen], tuple[int, str, str, dict[str, Any]] | None]
     source: str
     either: bool = False  # whether it looks at whichever of its metrics is there
+    inborn: bool = (
+        False  # whether it is no event of a run: its change is tried from step 0, whenever it was seen
+    )
 
 
 Look = tuple[int, str, str, dict[str, Any]] | None
@@ -261,14 +265,16 @@ def values_explain_nothing(seen: Seen) -> Look:
 
 def value_scale(seen: Seen) -> Look:
     steps, losses = seen.curve("value_loss")
-    if not len(losses) or seen.config.get("normalize_rewards") or "episode_return" not in seen.curves:
+    returns = seen.curve("episode_return")[1]
+    if not len(losses) or not len(returns) or seen.config.get("normalize_rewards"):
         return None
-    error = float(np.sqrt(2 * np.median(losses)))
-    if error < 300:
+    error, typical = float(np.sqrt(2 * np.median(losses))), float(np.median(abs(returns)))
+    if error < max(300, 0.2 * typical):  # far from a fresh network's outputs, and from returns
         return None
     return (
         int(steps[0]),
-        f"value_loss has a median of {np.median(losses):.3g}: values are wrong by {error:,.0f}, in the rewards' unit",
+        f"value_loss has a median of {np.median(losses):.3g}: values are wrong by {error:,.0f}, in the rewards' unit, "
+        f"where episode_return has a median size of {typical:,.0f}",
         "scale rewards",
         {"normalize_rewards": True},
     )
@@ -388,8 +394,13 @@ def world_model_error(seen: Seen) -> Look:
         words = f"play/model_error is {error:.3g} of the observations' variance: a constant predicts as well"
         if weight is not None and weight < 0.1:
             change = {"reconstruction_scale": 1.0}
-            return 0, f"{words}, with reconstruction_scale {weight:g}", "train the world model", change
-        return 0, words, "train the world model more", _faster(seen)
+            return (
+                seen.played_at,
+                f"{words}, with reconstruction_scale {weight:g}",
+                "train the world model",
+                change,
+            )
+        return seen.played_at, words, "train the world model more", _faster(seen)
     steps, losses = seen.curve("reward_loss")
     if not len(losses) or seen.learned is not False or losses[0] < 0.1:
         return None
@@ -436,7 +447,7 @@ def observation_scale(seen: Seen) -> Look:
     change = {"normalize_observations": True} if seen.config.get("normalize_observations") is False else {}
     place = seen.where.get("play/observation_scale", "a dimension")
     return (
-        0,
+        seen.played_at,
         f"play/observation_scale is {scale:.3g}: the root mean square of {place} as it enters the network, the largest "
         "of all",
         "normalise observations",
@@ -464,7 +475,7 @@ def truncation_as_termination(seen: Seen) -> Look:
     if share is None or longest is None or longest < 10 or share < 0.5:
         return None
     return (
-        0,
+        seen.played_at,
         f"play/terminated_at_longest is {share:.2g}: so many episodes end with terminated=True after exactly "
         f"{longest:.0f} steps, and none is longer, though their last observations differ",
         "return truncated=True at a limit of time, or cut episodes one step before it",
@@ -486,8 +497,8 @@ def below_random_play(seen: Seen) -> Look:
     )
     if gamma is not None and gamma < 0.9:
         change = {"gamma": 0.99, "gamma" + SCHEDULE: None}
-        return 0, f"{words}, with gamma {gamma:g}", "look further ahead", change
-    return 0, words, "lower the learning rate", _slower(seen, 0.1)
+        return seen.played_at, f"{words}, with gamma {gamma:g}", "look further ahead", change
+    return seen.played_at, words, "lower the learning rate", _slower(seen, 0.1)
 
 
 def returns_fell(seen: Seen) -> Look:
@@ -512,7 +523,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "reward never varies", ("episode_return", "episode_return_std"), reward_never_varies, "by definition"
     ),
-    Rule("value scale", ("value_loss",), value_scale, "van Hasselt et al. 2016, arXiv:1602.07714"),
+    Rule(
+        "value scale",
+        ("value_loss", "episode_return"),
+        value_scale,
+        "van Hasselt et al. 2016, arXiv:1602.07714",
+    ),
     Rule("learning rate is 0", ("learning_rate",), learning_rate_is_zero, "by definition"),
     Rule("updates without effect", ("approx_kl", "entropy"), updates_without_effect, SCHULMAN, either=True),
     Rule("divergence of the policy", ("approx_kl", "kl"), policy_diverges, SCHULMAN, either=True),
@@ -564,21 +580,24 @@ RULES: tuple[Rule, ...] = (
         world_model_error,
         "Hafner et al. 2023, arXiv:2301.04104",
         either=True,
+        inborn=True,
     ),
     Rule("dead units", ("play/dead_units",), dead_units, "Sokar et al. 2023, arXiv:2302.12902"),
-    Rule("observation scale", ("play/observation_scale",), observation_scale, HUANG),
+    Rule("observation scale", ("play/observation_scale",), observation_scale, HUANG, inborn=True),
     Rule("normaliser saturated", ("play/at_the_clip",), normaliser_saturated, "Chebyshev's inequality"),
     Rule(
         "truncation taken for termination",
         ("play/terminated_at_longest", "play/longest_episode"),
         truncation_as_termination,
         "Pardo et al. 2018, arXiv:1712.00378",
+        inborn=True,
     ),
     Rule(
         "return below random play",
         ("play/return", "play/random_return"),
         below_random_play,
         "Mnih et al. 2015, Nature 518: scores beside random play",
+        inborn=True,
     ),
     LEAST,
 )
@@ -600,7 +619,9 @@ def diagnose(seen: Seen) -> list[Finding]:
     """All that the rules find, in their order; that returns fell is said only where no rule knows more."""
     seen = _telling(seen)
     found = [
-        Finding(rule.name, *look, rule.source) for rule in RULES if (look := rule.look(seen)) is not None
+        Finding(rule.name, *look, rule.source, try_from=0 if rule.inborn else look[0])
+        for rule in RULES
+        if (look := rule.look(seen)) is not None
     ]
     return [finding for finding in found if finding.rule != LEAST.name] or found
 

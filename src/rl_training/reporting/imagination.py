@@ -74,12 +74,13 @@ def imagine_episodes(
     refuse_untrusted(config, trust or trust_env, doing="playing")
     first = fold(config.seed if seed is None else seed, "imagination")
     seeds = [first, *(fold(first, number) for number in range(1, episodes))]
-    return [_predicted(agent, config, steps + context, context, each, made_for(saved)) for each in seeds]
+    return [predict_episode(agent, config, steps + context, context, each, made_for(saved)) for each in seeds]
 
 
-def _predicted(
+def predict_episode(
     agent: DreamerPolicy, config: Config, steps: int, context: int, seed: int, spaces: tuple[object, object]
 ) -> Prediction:
+    """One of `imagine_episodes`, of at most `steps` observations in all."""
     obs, actions = _play(agent, config, steps, seed, spaces)
     seed_everything(fold(seed, "latents"))
     predicted = {name: part.cpu().numpy() for name, part in _imagine(agent, obs, actions, context).items()}

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rl_training.errors import UserError
 from rl_training.extras import require_extra
 from rl_training.reporting.imagination import Errors, Prediction, horizon_errors, imagine_episodes
 from rl_training.reporting.page import Chart, Page, Series, write_page
 from rl_training.reporting.policy_pictures import add_prediction, three_pictures
-from rl_training.runtime.workflows import Which
+from rl_training.runtime.workflows import Which, load_agent, made_for
 from rl_training.tools.playing import filming, refuse_video
+from rl_training.trees import space_leaves
 
 RATE = 10  # pictures a second
 LEAST_SIDE = 192  # pixels of a picture in the video
@@ -41,21 +43,28 @@ def write_imagination(
 ) -> Imagined:
     """Write a page, by default RUN/imagination.html, and a video if one is named, of what a world model imagines.
 
-    Errors are those of all episodes; the first one is shown.
+    Errors are those of all episodes; the first that lasts longer than `context` is shown.
     """
+    run = Path(path)
+    target = out or (run if (run / "config.yaml").is_file() else Path()) / "imagination.html"
+    if target.is_dir() or not target.parent.is_dir():
+        raise UserError(f"--out {target}: " + ("is a directory" if target.is_dir() else "no such directory"))
     if video is not None:
         refuse_video(video)
+        seen, _ = made_for(load_agent(path, checkpoint, trust=trust)[2])
+        if not any(len(leaf.shape or ()) >= 2 for leaf in space_leaves(seen)):
+            require_extra("plot", "--video")  # for curves
     options: dict[str, Any] = dict(steps=steps, context=context, seed=seed, checkpoint=checkpoint)
     predictions = imagine_episodes(path, episodes=episodes, trust=trust, **options)
-    errors, run = horizon_errors(predictions), Path(path)
+    errors = horizon_errors(predictions)
+    shown = next(each for each in predictions if any(len(part) > context for part in each.truth.values()))
     page = Page(f"What the world model of {run.name} imagines")
     add_errors(page, errors, episodes)
     page.heading("One episode")
-    add_prediction(page, predictions[0])
-    target = out or (run if (run / "config.yaml").is_file() else Path()) / "imagination.html"
+    add_prediction(page, shown)
     if video is not None:
         with filming(video, RATE) as film:
-            for frame in frames(predictions[0]):
+            for frame in frames(shown):
                 film.add(frame)
     write_page(page, target)
     return Imagined(target, video, errors)
@@ -104,7 +113,6 @@ def picture_frames(prediction: Prediction, names: list[str]) -> Iterator[np.ndar
 
 def curve_frames(prediction: Prediction) -> Iterator[np.ndarray]:
     """Truth, and the prediction up to each step, entry by entry in one panel for each part."""
-    require_extra("plot", "--video")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

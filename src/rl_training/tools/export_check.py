@@ -31,7 +31,8 @@ class Difference(NamedTuple):
 def compare(graph: Any, run: Callable[[list[np.ndarray]], dict[str, np.ndarray]], agent: Any) -> Difference:
     """The exported file against the same graph in torch and, where nothing is left out, against the policy that acts.
 
-    Raises ExportError where they are further apart than the tolerance, or choose different actions that were not a tie.
+    Raises ExportError where they are further apart than the tolerance, or choose different actions that were not a tie,
+    and where there was nothing to compare.
     """
     if hasattr(agent, "precision"):
         agent.precision = "fp32"  # the graph's arithmetic
@@ -68,6 +69,10 @@ def compare(graph: Any, run: Callable[[list[np.ndarray]], dict[str, np.ndarray]]
             raise ExportError(
                 f"the exported policy is not the original: {name} differs by {largest:.1e}, more than {TOLERANCE:g}"
             )
+    if not compared:
+        raise ExportError(
+            "the exported policy cannot be compared: rounding decides what it draws in every observation"
+        )
     return Difference(compared, largest, exported)
 
 

@@ -20,10 +20,10 @@ from rl_training.data.normalization import CLIP
 from rl_training.data.random_rollout import random_action
 from rl_training.envs.making import make_environments
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.networks.encoders import ACTIVATIONS, Flat
+from rl_training.networks.encoders import ACTIVATIONS, Flat, Joined
 from rl_training.policies.dreamer import DreamerPolicy
 from rl_training.reporting.diagnosis import PLAYED, Seen
-from rl_training.reporting.imagination import imagine_open_loop
+from rl_training.reporting.imagination import predict_episode
 from rl_training.runtime.evaluation import refuse_other_spaces
 from rl_training.runtime.workflows import given, load_agent, made_for
 from rl_training.settings.config import Config
@@ -85,18 +85,18 @@ def probed(seen: Seen, run_dir: str | Path, *, trust: bool = False, env: Any = N
     env: required if the run was trained with an `env` of Python.
     """
     with given(env):
-        numbers, where = _measured(run_dir, trust)
-    progress = checkpoints.newest_progress(RunDirectory.open(run_dir).checkpoints)
-    if progress is None:
-        raise CheckpointError(f"{run_dir} has no checkpoint yet")
-    step = np.array([progress["steps"]])
+        newest = checkpoints.newest_good_checkpoint(RunDirectory.open(run_dir).checkpoints, only="policy")
+        if newest is None:
+            raise CheckpointError(f"{run_dir} has no checkpoint yet")
+        numbers, where = _measured(newest[0], trust)
+    step = np.array([checkpoints.step_of(newest[0])])
     curves = {PLAYED + name: (step, np.array([value])) for name, value in numbers.items()}
     return Seen(seen.config, {**seen.curves, **curves}, {PLAYED + name: text for name, text in where.items()})
 
 
-def _measured(run_dir: str | Path, trust: bool) -> tuple[dict[str, float], dict[str, str]]:
+def _measured(checkpoint: Path, trust: bool) -> tuple[dict[str, float], dict[str, str]]:
     """Numbers by name, and of some of them where in the network or the observation they are."""
-    config, agent, saved = load_agent(run_dir, "last", trust=trust)
+    config, agent, saved = load_agent(checkpoint, "last", trust=trust)
     if config.tasks:
         raise ConfigError("a policy of several tasks is not played")
     refuse_untrusted(config, trust, doing="playing")
@@ -108,7 +108,7 @@ def _measured(run_dir: str | Path, trust: bool) -> tuple[dict[str, float], dict[
     for name, (number, place) in (_units_and_inputs(agent, both) | _clipped(agent, policy.obs)).items():
         numbers[name], where[name] = number, place
     if isinstance(agent, DreamerPolicy):
-        numbers |= _model_error(run_dir, agent, both, trust)
+        numbers |= _model_error(agent, config, both, made)
     return numbers, where
 
 
@@ -210,7 +210,7 @@ def _units_and_inputs(agent: Any, obs: Any) -> dict[str, tuple[float, str]]:
     Vectors are looked at where they enter dense layers, normalised or not: pictures are scaled by their encoders.
     """
     units: dict[str, tuple[nn.Module, Extent]] = {}
-    squares: list[Tensor] = []
+    squares: list[tuple[str, Tensor]] = []
     with _watched(agent, units, squares):
         agent.act(obs, agent.initial(len(next(tree_leaves(obs, ""))[1])), explore=False)
     found: dict[str, tuple[float, str]] = {}
@@ -225,16 +225,19 @@ def _units_and_inputs(agent: Any, obs: Any) -> dict[str, tuple[float, str]]:
         dead, of = counts[name]
         found["dead_units"] = dead / of, f"{dead} of {of} units of {name}"
     if squares:
-        scale = torch.cat(squares).sqrt()
-        found["observation_scale"] = float(scale.max()), f"dimension {int(scale.argmax())}"
+        name, square = max(squares, key=lambda each: float(each[1].max()))
+        found["observation_scale"] = float(square.max().sqrt()), f"dimension {int(square.argmax())} of {name}"
     return found
 
 
 @contextmanager
-def _watched(agent: Any, units: dict[str, tuple[nn.Module, Extent]], squares: list[Tensor]) -> Iterator[None]:
+def _watched(
+    agent: Any, units: dict[str, tuple[nn.Module, Extent]], squares: list[tuple[str, Tensor]]
+) -> Iterator[None]:
     """Look on at activations and at what enters dense layers. With hooks, modules are computed without shortcuts."""
     networks = {name: part for name, part in vars(agent).items() if isinstance(part, nn.Module)}
     handles = []
+    observed = dict[nn.Module, str]()  # by what encodes it: parts of Dict observations
     for prefix, network in networks.items():
         for name, module in network.named_modules():
             if type(module) in ACTIVATIONS.values():
@@ -245,10 +248,15 @@ def _watched(agent: Any, units: dict[str, tuple[nn.Module, Extent]], squares: li
                     extent.add(output)
 
                 handles.append(module.register_forward_hook(watch))
+            elif isinstance(module, Joined):
+                whole = observed.get(module, "observation")
+                parts = zip(module.keys, module.parts, strict=True)
+                observed.update((part, f"{whole}/{key}") for key, part in parts)
             elif isinstance(module, Flat):
 
                 def note(module: Any, inputs: Any, output: Tensor) -> None:
-                    squares.append(output.detach().double().square().mean(0))
+                    place = observed.get(module, "observation")
+                    squares.append((place, output.detach().double().square().mean(0)))
 
                 handles.append(module.register_forward_hook(note))
     try:
@@ -258,7 +266,7 @@ def _watched(agent: Any, units: dict[str, tuple[nn.Module, Extent]], squares: li
             handle.remove()
 
 
-def _model_error(run_dir: str | Path, agent: DreamerPolicy, obs: Any, trust: bool) -> dict[str, float]:
+def _model_error(agent: DreamerPolicy, config: Config, obs: Any, made: tuple[Any, Any]) -> dict[str, float]:
     """Mean squared error of imagined observations in proportion to their variance: at 1 a constant is as good.
 
     Of the part of an observation that is worst; the variance is that of all play, of the policy and by chance. Nothing
@@ -267,7 +275,7 @@ def _model_error(run_dir: str | Path, agent: DreamerPolicy, obs: Any, trust: boo
     spread = {name: part.double() for name, part in tree_leaves(agent.inputs(obs), "obs")}
     errors: Mapping[str, list[float]] = {name: [] for name in spread}
     for seed in range(IMAGINED):
-        told = imagine_open_loop(run_dir, steps=AHEAD, context=CONTEXT, seed=seed, trust=trust)
+        told = predict_episode(agent, config, AHEAD + CONTEXT, CONTEXT, fold(seed, "imagination"), made)
         for name, truth in told.truth.items():
             apart = told.predicted[name][CONTEXT:].astype(np.float64) - truth[CONTEXT:]
             errors[name] += (apart**2).sum(tuple(range(1, apart.ndim))).tolist()

@@ -19,9 +19,11 @@ from rl_training.errors import NonFiniteError
 from rl_training.monitoring.display import Display, QuietDisplay, SilentDisplay
 from rl_training.reporting.statistics import Interval, improvement_interval
 from rl_training.runtime.controls import SCHEDULE, WARMUP
-from rl_training.runtime.workflows import end_caller, evaluate_checkpoint, train_until_stopped
+from rl_training.runtime.evaluation import evaluate
+from rl_training.runtime.workflows import end_caller, load_agent, made_for, train_until_stopped
 from rl_training.settings.loading import load_run_config
 from rl_training.state.run_directory import RunDirectory
+from rl_training.state.seeding import fold
 from rl_training.tools.forking import fork_until_stopped
 from rl_training.tools.travelling import saved_at
 from rl_training.trust import refuse_untrusted
@@ -68,20 +70,21 @@ def prove(
         source = scratch.enter_context(saved_at(run.path, begin, trust=trust)) if begin else None
         for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             for returns, settings in zip(arms, ({}, dict(changes)), strict=True):
-                returns.append(
-                    _score(
-                        source or run.config_path, {**settings, "seed": seed}, begin + steps, episodes, trust
-                    )
-                )
+                arm = source or run.config_path, {**settings, "seed": seed}, begin + steps
+                returns.append(_score(*arm, episodes, config.max_episode_steps, trust))
             display.message(f"seed {seed}: {arms[0][-1]:.4g} without the change, {arms[1][-1]:.4g} with it")
     interval = improvement_interval([np.array(arms[1])], [np.array(arms[0])])
     return Proof(begin, steps, arms[0], arms[1], interval)
 
 
-def _score(source: Path, changes: dict[str, Any], until: int, episodes: int, trust: bool) -> float:
+def _score(
+    source: Path, changes: dict[str, Any], until: int, episodes: int, limit: int | None, trust: bool
+) -> float:
     """The return of a fork of a checkpoint, or of a new run of a config, at step `until`.
 
     A run whose numbers are not finite has the lowest there is.
+
+    limit: `max_episode_steps` of the episodes, alike in both arms: returns of shorter ones are no improvement
     """
     with TemporaryDirectory(prefix="rl-training-") as folder:
         quiet: dict[str, Any] = {"run_dir": Path(folder) / "run", "display": SilentDisplay(), "until": until}
@@ -93,5 +96,7 @@ def _score(source: Path, changes: dict[str, Any], until: int, episodes: int, tru
         except NonFiniteError:
             return -np.finfo(np.float64).max
         end_caller(result.signal)
-        how: dict[str, Any] = {"episodes": episodes, "seed": 0, "sample": result.sampled}
-        return evaluate_checkpoint(result.run_dir, trust=trust, **how)["mean_return"]
+        config, agent, saved = load_agent(result.run_dir, "last", trust=trust)
+        config = config.model_copy(update={"max_episode_steps": limit})
+        how: dict[str, Any] = {"episodes": episodes, "seed": fold(0, "evaluate"), "sample": result.sampled}
+        return evaluate(agent, config, made_for=made_for(saved), **how)["mean_return"]

@@ -100,9 +100,9 @@ def _elsewhere(run: RunDirectory, begin: int, start: int, end: int) -> str:
     kept = map(checkpoints.step_of, checkpoints.listed(run.checkpoints))
     later = next((step for step in kept if begin < step < end), None)
     nearest = (
-        f"step {start:,} is the nearest checkpoint at or before {begin:,}"
+        f"step {start:,} is the nearest intact checkpoint at or before {begin:,}"
         if start
-        else (f"no checkpoint is kept at or before step {begin:,}, so it begins at 0")
+        else (f"no intact checkpoint is kept at or before step {begin:,}, so it begins at 0")
     )
     return nearest + (f"; the next is --from {later}" if later is not None else "")
 
