@@ -221,6 +221,10 @@ SICK: dict[str, Planted] = {
     "sac, one update in 500 steps": Planted("too few updates", SAC | dict(replay_ratio=0.002)),
     "muzero, visits by the prior alone": Planted("search ignores values", PLAN | dict(pb_c_init=1e6)),
     "ppo, clip range 0.001": Planted("clip fraction out of range", PPO | dict(clip_coef=0.001)),
+    "ppo, learning rate 1 from step 20 000 on": Planted(
+        "entropy collapsed",
+        PPO | dict(learning_rate_schedule={"type": "step", "points": [[0, 1e-3], [20_000, 1.0]]}),
+    ),
     "muzero, learning rate 1e-8": Planted("world model's error", PLAN | dict(learning_rate=1e-8)),
     "dreamer, observations not learned": Planted(
         "world model's error", DREAM | dict(reconstruction_scale=0.0)

@@ -135,8 +135,8 @@ def test_a_sick_run_is_named_by_the_command_and_the_change_is_proven(tmp_path: P
     )
     assert tried.step == 0 and tried.without != tried.with_change
     proof = prove(tmp_path / "run", {"learning_rate": 1e-3}, step=8_000, seeds=2, steps=2_000, episodes=2)
-    # The fork begins at a step between checkpoints, one line before the given one.
-    assert proof.step == 8_000 - 512 and proof.steps == 2_000
+    # The fork begins at a step between checkpoints, a tenth of the run before the given one.
+    assert proof.step == 8_000 - 1_000 and proof.steps == 2_000
     assert len(proof.without) == len(proof.with_change) == 2
     assert 0 <= proof.improvement.low <= proof.improvement.value <= proof.improvement.high <= 1
     again = prove(tmp_path / "run", {"learning_rate": 1e-3}, step=8_000, seeds=2, steps=2_000, episodes=2)
@@ -252,3 +252,10 @@ def test_a_run_that_cannot_be_played_is_told_from_its_log(tmp_path: Path) -> Non
     log_alone = cli("diagnose", str(tmp_path / "run"), "--no-play")
     assert "not played" not in log_alone.stdout and log_alone.stderr == ""
     assert "dead units" in log_alone.stdout.splitlines()[-1]
+
+
+def test_a_proposed_learning_rate_is_a_share_of_the_largest_that_the_run_had() -> None:
+    """Not of the first: a warm-up begins near 0, and a schedule may jump."""
+    jumped = seen(json.loads(LOGS.read_text())["ppo, learning rate 1 from step 20 000 on"])
+    (collapsed,) = (each for each in diagnose(jumped) if each.rule == "entropy collapsed")
+    assert collapsed.changes == {"learning_rate": 0.01, "learning_rate_schedule": None}

@@ -113,8 +113,9 @@ Look = tuple[int, str, str, dict[str, Any]] | None
 
 
 def _slower(seen: Seen, factor: float) -> dict[str, Any]:
-    """The learning rate times a factor, without a schedule of its own start."""
-    rate = seen.value("learning_rate")
+    """The largest learning rate of the run, which warm-up may have led to, times a factor, without a schedule."""
+    rates = seen.curves.get("learning_rate", NOTHING)[1]
+    rate = float(rates.max()) if len(rates) else seen.value("learning_rate")
     return (
         {} if not rate else {"learning_rate": float(f"{rate * factor:.3g}"), "learning_rate" + SCHEDULE: None}
     )

@@ -28,6 +28,7 @@ from rl_training.tools.forking import fork_until_stopped
 from rl_training.tools.travelling import saved_at
 from rl_training.trust import refuse_untrusted
 
+MARGIN = 10  # a tenth of a run lies between a fork and the line that shows the fault
 FIRST_SEED = 1001  # of the pairs, unlike any that a preset was chosen or reported on
 
 
@@ -54,15 +55,16 @@ def prove(
 ) -> Proof:
     """Try a change from before step `step` on; `steps` is a quarter of the run unless given.
 
-    Forks begin one log line before that step, which is run again where no checkpoint is kept. What is seen in the first
-    tenth of a run began before its first lines could show it, and is tried from step 0; so are settings other than
-    knobs, which may change what a state looks like.
+    Forks begin a tenth of the run before that step, for a fault is there before a line shows it; steps are run
+    again where no checkpoint is kept. What is seen in the first tenth of a run is tried from step 0; so are settings
+    other than knobs, which may change what a state looks like.
     """
     display, run = display or QuietDisplay(), RunDirectory.open(run_dir)
     config = load_run_config(run.config_path, trust=trust)
     refuse_untrusted(config, trust)
     steps = steps or max(1, config.total_timesteps // 4)
-    begin = min(step - config.log_every, config.total_timesteps - steps)
+    margin = max(config.log_every, config.total_timesteps // MARGIN)
+    begin = min(step - margin, config.total_timesteps - steps)
     knobs = {name + part for name in type(config).controls for part in ("", SCHEDULE, WARMUP)}
     begin = begin if begin >= config.total_timesteps / 10 and knobs.issuperset(changes) else 0
     arms: list[list[float]] = [[], []]
