@@ -156,6 +156,14 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before_it(damage, cartpole,
         assert (newest(run) / name).read_bytes() == (newest(cartpole) / name).read_bytes()
 
 
+def test_evaluating_an_older_checkpoint_than_the_newest_is_told(cartpole, tmp_path):
+    run = shutil.copytree(cartpole, tmp_path / "run")
+    victim = newest(run) / "weights.safetensors"
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=f"{newest(run).name}.*trying the previous one"):
+        evaluate_checkpoint(run, episodes=1)
+
+
 def test_a_run_of_a_newer_format_is_refused(cartpole, tmp_path):
     run = shutil.copytree(cartpole, tmp_path / "run")
     manifest = json.loads((run / "manifest.json").read_text())

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 from rl_training import evaluate_checkpoint, load_config, train
+from rl_training.envs import making
 from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError
 from rl_training.extras import missing_packages
@@ -48,3 +50,16 @@ def test_plain_minigrid_is_refused_with_what_to_write():
         ConfigError, match=r"'mission'\] is text; write `wrappers: \[rl_training.envs.wrappers:DropText"
     ):
         make_environments(config, 1, 1, "train")
+
+
+def test_a_missing_mujoco_is_told_by_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise gym.error.DependencyNotInstalled(
+            'MuJoCo is not installed, run `pip install "gymnasium[mujoco]"`'
+        )
+
+    monkeypatch.setattr(making, "_make", fails)
+    with pytest.raises(
+        ConfigError, match=r"'HalfCheetah-v5' needs `pip install -c constraints.txt -e '.\[mujoco\]'`"
+    ):
+        making.make_env("HalfCheetah-v5", {}, None)

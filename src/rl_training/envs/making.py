@@ -28,7 +28,7 @@ from rl_training.envs.packages import register_package
 from rl_training.envs.spaces import check_action_space, check_observation_space
 from rl_training.envs.trial import first_step, is_known, look_closer
 from rl_training.envs.worker_lanes import WorkerLanes
-from rl_training.errors import ConfigError, EnvironmentFault, about, did_you_mean, one_line
+from rl_training.errors import ConfigError, EnvironmentFault, about, add_extra, did_you_mean, one_line
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.parts import GIVEN
 from rl_training.runtime.controls import Controls
@@ -240,9 +240,8 @@ def make_bare(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: 
     except Broken as broken:
         raise ConfigError(_unusable(env_id, str(broken))) from None
     except gym.error.DependencyNotInstalled as error:
-        raise ConfigError(
-            f"env_id {env_id!r} needs a package that is not installed: {one_line(error)}"
-        ) from error
+        needs = add_extra("mujoco") if "mujoco" in str(error).lower() else f"a package: {one_line(error)}"
+        raise ConfigError(f"env_id {env_id!r} needs {needs}") from error
     except gym.error.UnregisteredEnv as error:
         raise ConfigError(f"env_id {env_id!r} is not registered with Gymnasium{_nearest(env_id)}") from error
     except TypeError as error:

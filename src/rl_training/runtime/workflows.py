@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import signal
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -742,7 +743,9 @@ def _read_policy(path: Path, checkpoint: Which) -> Mapping[str, Any]:
     run = RunDirectory.open(path)
     if checkpoint == "best":
         return checkpoints.load_checkpoint(run.best, only="policy")["policy"]
-    found = checkpoints.newest_good_checkpoint(run.checkpoints, only="policy")
+    found = checkpoints.newest_good_checkpoint(
+        run.checkpoints, only="policy", warn=lambda text: warnings.warn(text, stacklevel=4)
+    )
     if found is None:
         raise CheckpointError(f"{path} has no checkpoint yet")
     return found[1]["policy"]
