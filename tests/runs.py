@@ -56,6 +56,18 @@ PLANNER: dict[str, Any] = dict(
     num_simulations_schedule={"type": "linear", "start": 2, "end": 4},
     temperature_schedule={"type": "linear", "start": 1.0, "end": 0.25},
 )
+# A planner that learns a game of two, as small as can be.
+BOARD_GAME: dict[str, Any] = dict(
+    two_players=True, total_timesteps=64, num_envs=4, learning_starts=32
+) | dict(
+    buffer_size=2000,
+    batch_size=4,
+    latent_size=4,
+    hidden_sizes=[8],
+    support_size=1,
+    num_simulations=2,
+    unroll_steps=2,
+)
 # What the small runs of several algorithms share.
 ROLLOUTS: dict[str, Any] = dict(num_envs=4, num_steps=32, num_minibatches=2, update_epochs=2)
 GAIL: dict[str, Any] = dict(

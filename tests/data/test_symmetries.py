@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from runs import BOARD_GAME
 
 from rl_training import load_config
 from rl_training.algorithms.masking import MASK
@@ -21,21 +22,7 @@ from rl_training.errors import ConfigError
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls
 
-TINY: dict[str, Any] = dict(
-    two_players=True,
-    symmetries=True,
-    temperature_moves=3,
-    total_timesteps=64,
-    num_envs=4,
-    learning_starts=32,
-    buffer_size=2000,
-    batch_size=4,
-    latent_size=4,
-    hidden_sizes=[8],
-    support_size=1,
-    num_simulations=2,
-    unroll_steps=2,
-)
+TINY: dict[str, Any] = BOARD_GAME | dict(symmetries=True, temperature_moves=3)
 
 
 def test_connect_four_is_mirrored_by_hand() -> None:
@@ -100,11 +87,8 @@ def test_planners_learn_from_turned_positions(algo: str, monkeypatch: pytest.Mon
     roots = trainer.replay.seen_at(batches[0]["places"][0])["observation"]
     roots[1:3] = roots[1:3, ..., ::-1]
     assert any(np.array_equal(obs["observation"].numpy(), roots) for obs in shown)
-    turned, targets = trainer.turned(
-        batches[0],
-        Targets(batches[0]["policy"], batches[0]["returns"], batches[0]["reward"]),
-        trainer.symmetries,
-    )
+    learned = Targets(batches[0]["policy"], batches[0]["returns"], batches[0]["reward"])
+    turned, targets = trainer.symmetries.turned(batches[0], learned)
     assert torch.equal(turned["action"][:, 1:3], 6 - batches[0]["action"][:, 1:3])
     assert torch.equal(turned["action"][:, [0, 3]], batches[0]["action"][:, [0, 3]])
     assert torch.equal(targets.policy[:, 1:3], batches[0]["policy"][:, 1:3].flip(-1))

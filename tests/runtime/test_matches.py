@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import Result
+from runs import BOARD_GAME
 from typer.testing import CliRunner
 
 from rl_training import load_config, train
@@ -21,21 +22,7 @@ from rl_training.runtime.matches import Game, drawn, match_checkpoints, named_pl
 from rl_training.runtime.ratings import elo, rate_checkpoints
 
 CONNECT, TICTACTOE = "rl_training/ConnectFour-v0", "rl_training/TicTacToe-v0"
-TINY: dict[str, Any] = dict(
-    algo="gumbel_muzero",
-    two_players=True,
-    total_timesteps=64,
-    num_envs=4,
-    learning_starts=32,
-    buffer_size=2000,
-    batch_size=4,
-    latent_size=4,
-    hidden_sizes=[8],
-    support_size=1,
-    num_simulations=2,
-    unroll_steps=2,
-    eval_episodes=1,
-)
+TINY: dict[str, Any] = BOARD_GAME | dict(algo="gumbel_muzero", eval_episodes=1)
 
 
 def game_of(env_id: str) -> Game:

@@ -37,7 +37,7 @@ def going_on(obs: Arrays, reward: np.ndarray, first: np.ndarray, acted: Batch) -
 
 
 def ended(obs: Arrays, reward: np.ndarray, terminal: np.ndarray, acted: Batch) -> Batch:
-    """A row [B, ...] of last observations: nothing is done there, and nobody goes on from their latents."""
+    """A row [B, ...] of the last observations of episodes; no action follows, so actions and latents are zeros."""
     idle = {name: np.zeros_like(part) for name, part in acted.items()}
     never = np.zeros(len(reward), np.bool_)
     return {"obs": obs, "reward": reward, "first": never, "last": ~never, "terminal": terminal, **idle}

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.masking import MASK
+from rl_training.algorithms.muzero import Targets
+from rl_training.data.batch import PositionBatch
 
 
 class Symmetries:
@@ -28,11 +30,20 @@ class Symmetries:
         """A turn for each of `count` positions, all equally likely."""
         return torch.randint(len(self.squares), (count,))
 
+    def turned(self, batch: PositionBatch, targets: Targets) -> tuple[PositionBatch, Targets]:
+        """Each position and the steps after it, as a symmetry drawn for it shows them."""
+        turn = self.draw(batch["action"].shape[1])
+        action, policy = self.action(batch["action"], turn), self.policy(targets.policy, turn)
+        return {**batch, "action": action, "turn": turn}, targets._replace(policy=policy)
+
     def observations(self, obs: Any, turn: Tensor) -> Any:
         """Boards [B, ...], or dicts of them and masks [B, A], each by its turn [B]."""
+        if isinstance(obs, np.ndarray):
+            obs = torch.from_numpy(obs)
         if isinstance(obs, dict):
             turned = {name: self.observations(part, turn) for name, part in obs.items() if name != MASK}
-            return turned | ({MASK: obs[MASK].gather(1, self.actions[turn])} if MASK in obs else {})
+            mask = torch.as_tensor(obs[MASK]).gather(1, self.actions[turn]) if MASK in obs else None
+            return turned if mask is None else turned | {MASK: mask}
         return obs.flatten(1).gather(1, self.squares[turn]).view_as(obs)
 
     def policy(self, policy: Tensor, turn: Tensor) -> Tensor:

@@ -28,13 +28,13 @@ from rl_training.policies.search import QUIET, Plan, SearchPolicy, planner_setti
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
-from rl_training.runtime.optim import Adam, target_of
+from rl_training.runtime.optim import Adam, renew, target_of
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.settings.gumbel_muzero import GumbelMuZeroConfig
 from rl_training.settings.muzero import MuZeroConfig
-from rl_training.trees import Arrays, tree_map
+from rl_training.trees import Arrays
 
 MuZeroT = TypeVar("MuZeroT", bound=MuZeroConfig | GumbelMuZeroConfig | EfficientZeroConfig)
 
@@ -48,7 +48,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
     agent: SearchPolicy
     replay: EpisodeReplay
     revision = 2  # the gradient is halved behind each transition
-    transient = ("target_weights", "symmetries")
+    transient = ("symmetries",)
 
     def __init__(self, config: MuZeroT) -> None:
         if config.two_players:
@@ -58,7 +58,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         if config.symmetries:
             played = (config.env_id, config.env_kwargs, self.observation_space, self.action_space)
             self.symmetries = Symmetries(symmetries_of(*played))
-        self.target, self.target_weights = target_of(self.agent.network)
+        self.target, _ = target_of(self.agent.network)
         self.optimizer = Adam([self.agent.network])
         self.updates = 0
 
@@ -108,7 +108,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         # zₜ = rₜ + γ rₜ₊₁ + … + γⁿ vₜ₊ₙ, with v of the target network, or of a new search with it.
         targets = self.targets(batch, now)
         if self.symmetries is not None:
-            batch, targets = self.turned(batch, targets, self.symmetries)
+            batch, targets = self.symmetries.turned(batch, targets)
         with by_the_batch(self.agent.network):
             # Unroll the model from the first observation with the actions that were taken.
             predictions = self.agent.network.unroll(
@@ -124,9 +124,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         self.replay.set_priorities(batch["index"], error, now.priority_exponent)
         self.updates += 1
         if self.updates % self.config.target_update_interval == 0:
-            self.target_weights.copy_(self.optimizer.parameters)
-            for mine, its in zip(self.target.buffers(), self.agent.network.buffers(), strict=True):
-                mine.copy_(its)
+            renew(self.target, self.agent.network)
         means = {name: part.item() for name, part in losses.items()}
         means |= {
             "loss": loss.item(),
@@ -178,19 +176,11 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         anew = torch.rand(self.config.batch_size) < now.reanalyse_ratio
         return anew, anew
 
-    def turned(
-        self, batch: PositionBatch, targets: Targets, symmetries: Symmetries
-    ) -> tuple[PositionBatch, Targets]:
-        """Each position and what follows it, as one of the game's symmetries shows it."""
-        turn = symmetries.draw(self.config.batch_size)
-        action, policy = symmetries.action(batch["action"], turn), symmetries.policy(targets.policy, turn)
-        return {**batch, "action": action, "turn": turn}, targets._replace(policy=policy)
-
     def seen(self, places: np.ndarray, turn: Tensor | None = None) -> Any:
         """What the network learns from at places [N] of the replay, turned as `turn` [N] says."""
         obs = self.replay.seen_at(places)
         if turn is not None and self.symmetries is not None:  # before they are normalised, square by square
-            obs = self.symmetries.observations(tree_map(torch.from_numpy, obs), turn)
+            obs = self.symmetries.observations(obs, turn)
         return self.agent.inputs(obs)
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:

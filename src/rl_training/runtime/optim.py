@@ -357,6 +357,13 @@ def target_of(network: ModuleT) -> tuple[ModuleT, Tensor]:
     return target, flatten_parameters(list(target.parameters()))[0]
 
 
+@torch.no_grad()
+def renew(target: nn.Module, network: nn.Module) -> None:
+    """Make a target network a copy of its network again, statistics of normalisation included."""
+    for mine, its in zip(target.state_dict().values(), network.state_dict().values(), strict=True):
+        mine.copy_(its)
+
+
 def flatten_parameters(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
     """One vector of all parameters and one of their gradients, of which each parameter becomes a view."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
