@@ -176,9 +176,10 @@ def test_games_that_are_none_of_two_are_refused() -> None:
 def test_boards_are_drawn_from_the_movers_side() -> None:
     board = np.zeros((2, 6, 7))
     board[0, 5, 3] = board[1, 5, 4] = board[1, 4, 3] = 1
-    assert drawn(board).splitlines()[4:] == [". . . o . . .", ". . . x o . ."]
-    assert drawn(np.eye(18)[[0, 13]].sum(0)) == "x . .\n. o .\n. . ."
-    assert drawn(np.arange(3)) == "[0 1 2]", "what is no board is shown as it is"
+    assert drawn(board, 7).splitlines()[4:] == [". . . o . . .", ". . . x o . .", "0 1 2 3 4 5 6"]
+    assert drawn(np.eye(18)[[0, 13]].sum(0), 9) == "x . .\n. o .\n. . ."
+    assert drawn(np.eye(18)[[0, 13]].sum(0), 9, "ox") == "o . .\n. x .\n. . ."
+    assert drawn(np.arange(3), 2) == "[0 1 2]", "what is no board is shown as it is"
 
 
 def test_a_person_plays_in_the_terminal_one_game_after_the_other(run: Path) -> None:
@@ -191,6 +192,7 @@ def test_a_person_plays_in_the_terminal_one_game_after_the_other(run: Path) -> N
     rows = re.findall(r"^[.xo](?: [.xo]){6}$", first, re.MULTILINE)
     stones = [42 - "".join(rows[at : at + 6]).count(".") for at in range(0, len(rows), 6)]
     assert stones == sorted(stones), "a board that only fills up is one game"
+    assert stones[-1] > stones[-2], "and the board at its end is shown"
     assert "game 2 of 2 is over" in second
     left = CliRunner().invoke(app, ["evaluate", str(run), "--against", "me", "--episodes", "1"], input="")
     assert left.exit_code == 2 and "no move was typed" in left.output

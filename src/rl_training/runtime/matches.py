@@ -115,21 +115,27 @@ def named_player(name: str, game: Game, seed: int) -> Player:
     )
 
 
-def drawn(planes: np.ndarray) -> str:
-    """A board as text, `x` for the stones of who moves: two planes [2, H, W], or two square ones in a vector."""
+def drawn(planes: np.ndarray, actions: int, stones: str = "xo") -> str:
+    """A board as text: two planes [2, H, W], or two square ones in a vector, of who moves and of the other side.
+
+    Its columns are numbered where there are as many actions.
+    """
     side = math.isqrt(planes.size // 2)
     if planes.ndim == 1 and planes.size == 2 * side * side:
         planes = planes.reshape(2, side, side)
     if planes.ndim != 3 or len(planes) != 2:
         return str(planes)
-    signs = np.where(planes[0] > 0, "x", np.where(planes[1] > 0, "o", "."))
-    return "\n".join(" ".join(row) for row in signs)
+    signs = np.where(planes[0] > 0, stones[0], np.where(planes[1] > 0, stones[1], "."))
+    board = [" ".join(row) for row in signs]
+    if actions == planes.shape[2]:  # a move is a column
+        board.append(" ".join(str(column % 10) for column in range(actions)))
+    return "\n".join(board)
 
 
 def ask(planes: np.ndarray, mask: np.ndarray) -> int:
     """A move of the person at the keyboard; asked again until it is allowed."""
     allowed = [str(action) for action in np.flatnonzero(mask)]
-    print(f"\n{drawn(planes)}\nyou are x; moves: {' '.join(allowed)}", file=sys.stderr)
+    print(f"\n{drawn(planes, len(mask))}\nyou are x; moves: {' '.join(allowed)}", file=sys.stderr)
     while True:
         print("move: ", end="", file=sys.stderr, flush=True)
         typed = sys.stdin.readline()
@@ -187,7 +193,12 @@ def play_matches(
                     found[f"{outcome}_as_{('first', 'second')[g % 2]}"] += 1
                     running.remove(g)
                     if one_by_one:
-                        print(f"game {g + 1} of {games} is over: the policy has {outcome}", file=sys.stderr)
+                        board = game.seen(states[g][None])["observation"][0]
+                        last = drawn(board, game.actions, "xo" if ours else "ox")
+                        print(
+                            f"\n{last}\ngame {g + 1} of {games} is over: the policy has {outcome}",
+                            file=sys.stderr,
+                        )
     return found
 
 
