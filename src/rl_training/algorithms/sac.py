@@ -55,6 +55,7 @@ def temperature_loss(log_ent_coef: Tensor, log_prob: Tensor, target_entropy: flo
     return -log_ent_coef * (log_prob.mean() + target_entropy)
 
 
+@njit(nogil=True)
 def temperature_slope(log_prob: float, target_entropy: float) -> float:
     """∂/∂log α of `temperature_loss`, for the mean of log π(a|s)."""
     return -(log_prob + target_entropy)
@@ -63,6 +64,15 @@ def temperature_slope(log_prob: float, target_entropy: float) -> float:
 def polyak(target: Tensor, online: Tensor, tau: float) -> None:
     """θ̄ ← θ̄ + τ (θ - θ̄), for all weights as one vector."""
     torch.lerp(target, online, tau, out=target)
+
+
+@njit(borrows=True, nogil=True, fastmath={"contract"})
+def move_average(target, online, tau):  # type: ignore[no-untyped-def]
+    """`polyak`, compiled, and as torch rounds it: from the nearer end."""
+    near, share, rest = tau < 0.5, np.float32(tau), np.float32(1) - np.float32(tau)
+    for i in range(len(target)):
+        apart = online[i] - target[i]
+        target[i] = target[i] + share * apart if near else online[i] - rest * apart
 
 
 @njit(nogil=True, error_model="numpy")

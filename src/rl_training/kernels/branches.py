@@ -44,7 +44,8 @@ def add_to_inputs(network, slopes, found):  # type: ignore[no-untyped-def]
     some = network.slopes[: len(rows)]
     for r in range(len(rows)):
         some[r, 0] = slopes[rows[r]]
-    call_backward(network.where[BACK], (table, network.packed, memory, some, network.gradient, False))
+    places = (table, network.packed, memory, some, network.gradient, False, False)
+    call_backward(network.where[BACK], places)
     inputs = table[-1]
     for r in range(len(rows)):
         at = inputs[SLOPES] + r * inputs[STRIDE]

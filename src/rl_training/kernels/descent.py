@@ -32,6 +32,9 @@ class Descent(NamedTuple):
     settings: np.ndarray
 
 
+NO_DESCENT = Descent(0, *[np.zeros(0, np.float32)] * 5, np.zeros(0))  # of what does not learn
+
+
 @njit(nogil=True)
 def descend(descent, rate, most):  # type: ignore[no-untyped-def]
     """`Optimizer.descend`, called in compiled code. → the norm of the gradient"""

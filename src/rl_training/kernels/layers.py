@@ -53,7 +53,7 @@ TABLE, NUMBERS, ROWS, INDICES = (
 )
 PACK = types.void(TABLE, NUMBERS, NUMBERS)
 PASS = types.void(TABLE, NUMBERS, NUMBERS, ROWS, INDICES, ROWS)
-RETURN = types.void(TABLE, NUMBERS, NUMBERS, ROWS, NUMBERS, types.boolean)
+RETURN = types.void(TABLE, NUMBERS, NUMBERS, ROWS, NUMBERS, types.boolean, types.boolean)
 NORM = types.void(INDICES, NUMBERS, NUMBERS, types.int64)
 NORM_SLOPES = types.void(INDICES, NUMBERS, NUMBERS, types.int64, NUMBERS, types.boolean)
 call_pack, call_forward, call_backward = call_at(PACK), call_at(PASS), call_at(RETURN)
@@ -152,13 +152,13 @@ class Layers:
         ):
             table[-1, column] = address(function, signature)
         stride = stride_of(self.inputs)
-        zeros = max(panels(layer.shape[1]) for layer in layers)
+        zeros = max(panels(width) for layer in layers for width in layer.shape)
         table[-1, [OUTPUTS, VALUES, STRIDE, START]] = self.inputs, memory, stride, packed
-        self.memory = np.zeros(memory + HEIGHT * stride * (1 + self.passes), np.float32)
+        self.memory = room_for(memory + HEIGHT * stride * (1 + self.passes))
         if self.passes:
             table[-1, SLOPES] = memory + HEIGHT * stride
             self.to_inputs = self.memory[table[-1, SLOPES] :].reshape(HEIGHT, stride)[:, : self.inputs]
-        self.packed, self.gradient = (np.zeros(packed + PANEL + zeros, np.float32) for _ in range(2))
+        self.packed, self.gradient = (room_for(packed + PANEL + zeros) for _ in range(2))
 
     @cached_property
     def addresses(self) -> np.ndarray:
@@ -200,7 +200,7 @@ class Layers:
 
         Where the network does not learn, slopes are passed on to `to_inputs` [n, inputs] alone.
         """
-        backward(self.table, self.packed, self.memory, slopes, self.gradient, learns)
+        backward(self.table, self.packed, self.memory, slopes, self.gradient, learns, False)
 
     def unpack(self, gradient: np.ndarray) -> None:
         """Write what was added up to where a vector of gradients has it."""
@@ -218,6 +218,13 @@ def begins(layers: Sequence[Layer], i: int) -> bool:
     if source != OBSERVATION and layers[source].column != NOWHERE:
         return False
     return not any(layer.source == source and layer.weight is not None for layer in later)
+
+
+def room_for(count: int) -> np.ndarray:
+    """Zeros [count] that begin with a cache line, so that a vector of a whole line is never parted between two."""
+    room = np.zeros(count + PANEL, np.float32)
+    first = -room.ctypes.data // room.itemsize % PANEL
+    return room[first : first + count]
 
 
 def stride_of(width: int) -> int:
@@ -245,11 +252,9 @@ def _place(part: Tensor | None, vectors: Sequence[Tensor]) -> int:
 
 
 @njit(nogil=True)
-def begin(network, learns):  # type: ignore[no-untyped-def]
-    """`Layers.pack`, called in compiled code."""
+def begin(network):  # type: ignore[no-untyped-def]
+    """`Layers.pack`, called in compiled code; `take_back` begins its sums anew itself."""
     call_pack(network.where[PACKING], (network.table, network.parameters, network.packed))
-    for i in range(len(network.gradient) if learns else 0):
-        network.gradient[i] = ZERO
 
 
 @njit(nogil=True)
@@ -267,9 +272,9 @@ def put_out(network, inputs, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def take_back(network, slopes):  # type: ignore[no-untyped-def]
-    """`Layers.backward` of a network that learns, called in compiled code."""
-    places = (network.table, network.packed, network.memory, slopes, network.gradient, True)
+def take_back(network, slopes, anew):  # type: ignore[no-untyped-def]
+    """`Layers.backward` of a network that learns, called in compiled code; for the first of several blocks `anew`."""
+    places = (network.table, network.packed, network.memory, slopes, network.gradient, True, anew)
     call_backward(network.where[BACK], places)
 
 
@@ -388,10 +393,11 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
 
 
 @njit(calls=True, borrows=True, nogil=True)
-def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[no-untyped-def]
+def backward(table, packed, memory, slopes, gradient, learns, anew):  # type: ignore[no-untyped-def]
     """Add ∂W = gᵀ x and ∂b = Σ g to a packed gradient, with g ← (g W) ∘ f' from layer to layer.
 
-    `slopes` [n, outputs] are those of a loss in what `forward` has just put out.
+    `slopes` [n, outputs] are those of a loss in what `forward` has just put out. With `anew` the gradient is written
+    over: to fill it with zeros and read them again would be another way through as much memory as the weights take.
     """
     count, zeros = len(slopes), table[-1, START]
     for i in range(len(table) - 1):
@@ -405,6 +411,8 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
         layer, source = table[i], table[table[i, SOURCE]]
         normed = layer[NORMED] >= 0
         given_bias, alone = gradient[layer[START] :], learns and not normed
+        if learns and anew:
+            _clear(layer, given_bias)
         call_differentiate(table[-1, TO_DIFFERENTIATE], (layer, memory, count, given_bias, alone))
         if normed:
             start, bias = packed[layer[START] :], gradient[layer[START] :]
@@ -416,8 +424,9 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
                 given, taken, rows, columns = taken, given, columns, rows
             width = (columns + PANEL - 1) // PANEL * PANEL
             to = (gradient, layer[GRADIENT], width)
+            begin = (packed, zeros, STAY) if anew else to
             first, second = (memory, given[0], NEXT, given[1]), (memory, taken[0], taken[1], NEXT_PANEL)
-            call_product(table[-1, TO_PRODUCT], (rows, columns, count, to, to, first, second))
+            call_product(table[-1, TO_PRODUCT], (rows, columns, count, to, begin, first, second))
         if source[SLOPES] >= 0:
             so_far = (memory, source[SLOPES], source[STRIDE])
             begin = (packed, zeros, STAY) if layer[BEGINS] else so_far
@@ -425,6 +434,13 @@ def backward(table, packed, memory, slopes, gradient, learns):  # type: ignore[n
             second = (packed, layer[BACKWARD], NEXT_PANEL, layer[OUTPUTS] * NEXT_PANEL)
             sizes = (count, layer[INPUTS], layer[OUTPUTS])
             call_product(table[-1, TO_PRODUCT], (*sizes, so_far, begin, first, second))
+
+
+@njit(borrows=True, nogil=True)
+def _clear(layer, bias):  # type: ignore[no-untyped-def]
+    """Zeros for the sums of b, and of γ and β behind it."""
+    for j in range((layer[OUTPUTS] + PANEL - 1) // PANEL * PANEL * (3 if layer[NORMED] >= 0 else 1)):
+        bias[j] = ZERO
 
 
 @njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")

@@ -83,8 +83,6 @@ def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  #
         sums, old, share = numbers[m, :last], batch.chosen[: len(rows)], 1.0 / len(rows)
         gather(batch.columns, rows, loss.normalized, old)
         call_pack(learner.where[PACKING], (table, descent.parameters, packed))
-        for i in range(len(gradient)):
-            gradient[i] = np.float32(0)
         for first in range(0, len(rows), HEIGHT):
             block = rows[first : first + HEIGHT]
             count = len(block)
@@ -99,7 +97,7 @@ def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  #
             action_slopes(learner.family, outputs, batch.actions, batch.masks, block, known, slopes)
             if len(learner.held):
                 call_divergence_slopes(learner.held[1], (*kept, known, slopes))
-            call_backward(learner.where[BACK], (table, packed, memory, slopes, gradient, True))
+            call_backward(learner.where[BACK], (table, packed, memory, slopes, gradient, True, first == 0))
         if not math.isfinite(sums[0]) or (loss.far > 0 and sums[loss.far] > loss.limit):
             return m + 1
         call_pack(learner.where[UNPACKING], (table, gradient, descent.gradient))

@@ -56,7 +56,8 @@ class Penalty:
         """∇ₓ f [n, inputs] for some rows of inputs, at most HEIGHT; valid until the next call."""
         layers, count = self.layers, len(rows)
         forward(layers.table, layers.packed, layers.memory, inputs, rows, layers.output[:count])
-        backward(layers.table, layers.packed, layers.memory, self.ones[:count], layers.gradient, learns=False)
+        places = (layers.table, layers.packed, layers.memory, self.ones[:count], layers.gradient)
+        backward(*places, False, False)
         return layers.to_inputs[:count]
 
     def add(self, along: np.ndarray) -> None:

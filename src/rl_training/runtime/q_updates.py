@@ -77,7 +77,7 @@ def improve(networks, switches, inputs, known, masks, delta, descent, rate, most
     action, reward, discount, weight = known
     count, order = len(obs), np.arange(len(obs))
     sums[:] = 0
-    begin(online, True)
+    begin(online)
     read(target)
     for first in range(0, count, HEIGHT):
         rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
@@ -91,7 +91,7 @@ def improve(networks, switches, inputs, known, masks, delta, descent, rate, most
             dueling_slopes(slopes, streams)
         else:
             streams[:] = slopes
-        take_back(online, streams)
+        take_back(online, streams, first == 0)
     hand_over(online, descent.gradient)
     return descend(descent, rate, most) if math.isfinite(sums[0]) else math.inf
 

@@ -33,6 +33,10 @@ class Temperature(nn.Module):
         super().__init__()
         self.log_ent_coef = nn.Parameter(torch.tensor(math.log(start)))
 
+    def value(self) -> float:
+        """α."""
+        return self.log_ent_coef.detach().exp().item()
+
 
 class SACTrainer(OffPolicyTrainer[SACConfig]):
     """Soft Actor-Critic with a learned temperature (Haarnoja et al. 2018b), Algorithm 1."""
@@ -83,24 +87,26 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         for _ in range(self.updates_due(now.replay_ratio)):
             metrics.add(self.update(now))
         if self.temperature is not None:
-            metrics.stand({"ent_coef": self.temperature.log_ent_coef.exp().item()})
+            metrics.stand({"ent_coef": self.temperature.value()})
         return metrics
 
     def update(self, now: Now) -> dict[str, Any]:
         """One gradient step of the critics and, every `policy_delay` of them, of the actor and the temperature."""
-        temperature = self.temperature
         batch = self.on_device(self.replay.sample(self.config.batch_size, now.gamma))
-        ent_coef = now.ent_coef if temperature is None else temperature.log_ent_coef.exp().item()
-        # Update the Q-functions, then the policy.
-        update = self.soft_updates.taken() or self
-        numbers = update.improve_critics(batch, ent_coef, now)
+        ent_coef = now.ent_coef if self.temperature is None else self.temperature.value()
         delay = self.config.policy_delay
-        if (
-            delay == 1 or int(self.critic_optimizer.count) % delay == 0
-        ):  # not every optimizer counts its steps
-            about_actor, log_prob = update.improve_actor(batch, ent_coef, now)
+        # Not every optimizer counts its steps.
+        with_actor = delay == 1 or (int(self.critic_optimizer.count) + 1) % delay == 0
+        return (self.soft_updates.taken() or self).improve(batch, ent_coef, with_actor, now)
+
+    def improve(self, batch: TransitionBatch, ent_coef: float, with_actor: bool, now: Now) -> dict[str, Any]:
+        """Steps on a batch, one after the other."""
+        # Update the Q-functions, then the policy.
+        numbers = self.improve_critics(batch, ent_coef, now)
+        if with_actor:
+            about_actor, log_prob = self.improve_actor(batch, ent_coef, now)
             numbers = numbers | about_actor
-            update.adjust_temperature(log_prob, now)
+            self.adjust_temperature(log_prob, now)
         # Update the target networks.
         polyak(self.target_weights, self.critic_optimizer.parameters, now.tau)
         return numbers

@@ -14,6 +14,7 @@ from rl_training.algorithms.sac import (
     critic_slopes,
     critic_sums,
     least_slopes,
+    move_average,
     soft_targets,
     squash_rows,
     squash_slopes,
@@ -23,23 +24,26 @@ from rl_training.compiling import njit
 from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.branches import add_to_inputs
-from rl_training.kernels.descent import Descent, descend
+from rl_training.kernels.descent import NO_DESCENT, Descent, descend
 from rl_training.kernels.layers import HEIGHT, Layers, Network, begin, hand_over, put_out, read, take_back
 from rl_training.kernels.reading import features, gaussian_layers, twin_layers
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
 from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import Now
-from rl_training.runtime.optim import Optimizer, rate
+from rl_training.runtime.optim import rate
 from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours
 
 Twins = tuple[Layers, Layers]
 SAMPLE = SquashedPolicy.sample  # which compiled code stands in for
+LEARNERS = ("critic", "actor", "temperature")  # in the order of their steps
+# What an update says; last come the norms of the learners' gradients.
+CRITIC_LOSS, Q_VALUE, ACTOR_LOSS, LOG_PROB, NORMS = range(5)
 
 
 def fastest_soft_updates(trainer: Any, *losses: Any) -> Choice:
-    """Compiled twins of a trainer's three steps, of critics, actor and temperature, where there can be some."""
+    """A compiled twin of a trainer's `improve`, of critics, actor and temperature, where there can be one."""
     home = "rl_training.runtime.sac_trainer"
-    methods = ("improve_critics", "improve_actor", "adjust_temperature")
+    methods = ("improve", "improve_critics", "improve_actor", "adjust_temperature")
     ours = all(is_ours(trainer, name, home) for name in methods) and type(trainer.agent).sample is SAMPLE
     own = "" if losses == SAC_LOSSES and ours else OWN_LOSS
     optimizers = ("critic_optimizer", "actor_optimizer", "temperature_optimizer")
@@ -48,20 +52,15 @@ def fastest_soft_updates(trainer: Any, *losses: Any) -> Choice:
 
 
 class SoftUpdates:
-    """What a trainer does to its critics and its actor, compiled; its optimizers move."""
+    """What a trainer does to its critics, actor, temperature and targets, in one compiled call; its optimizers move."""
 
     def __init__(self, trainer: Any, actor: Layers, critics: Twins, targets: Twins) -> None:
-        self.trainer, self.size, self.sums = trainer, actor.outputs // 2, np.zeros(2)
+        self.trainer, self.size, self.said = trainer, actor.outputs // 2, np.zeros(NORMS + len(LEARNERS))
+        self.optimizers = [getattr(trainer, f"{name}_optimizer") for name in LEARNERS]
         # As plain tuples: of each named one, numba asks Python for its class.
-        self.actor = tuple(actor.network)
-        self.critics, self.targets = (
-            tuple(tuple(twin.network) for twin in twins) for twins in (critics, targets)
-        )
-        self.steps = {
-            name: getattr(trainer, f"{name}_optimizer").descent()
-            for name in ("critic", "actor", "temperature")
-            if getattr(trainer, f"{name}_optimizer") is not None
-        }
+        pairs = (tuple(tuple(twin.network) for twin in twins) for twins in (targets, critics))
+        self.networks = (tuple(actor.network), *pairs, trainer.target_weights.numpy())
+        self.descents = tuple(tuple(each.descent() if each else NO_DESCENT) for each in self.optimizers)
 
     @classmethod
     def of(cls, trainer: Any) -> SoftUpdates | None:
@@ -72,46 +71,66 @@ class SoftUpdates:
             return None
         return cls(trainer, actor, critics, targets)
 
-    def improve_critics(self, batch: TransitionBatch, ent_coef: float, now: Now) -> dict[str, float]:
-        columns = (batch[name].numpy() for name in ("action", "reward", "discount"))
-        rows = (self._features(batch["obs"]), self._features(batch["next_obs"]), *columns)
-        networks, noise = (self.actor, self.targets, self.critics), self._noise(len(rows[0]))
-        step = (tuple(self.steps["critic"]), rate(now, "critic"))
-        norm = improve_critics(networks, rows, noise, LOG_STD_BOUNDS, ent_coef, *step, self.sums)
-        self._check(norm, self.trainer.critic_optimizer)
-        return {"critic_loss": self.sums[0], "q_value": self.sums[1]}
+    def improve(
+        self, batch: TransitionBatch, ent_coef: float, with_actor: bool, now: Now
+    ) -> dict[str, float]:
+        inputs, columns = self.trainer.critics.inputs, ("action", "reward", "discount")
+        seen = (features(inputs, batch["obs"]), features(inputs, batch["next_obs"]))
+        rows = (*seen, *(batch[name].numpy() for name in columns))
+        noise = torch.empty(1 + with_actor, len(seen[0]), self.size)
+        for part in noise:
+            part.normal_()
+        rates = (rate(now, "critic"), rate(now, "actor"), rate(now, "ent_coef"))
+        knobs = (ent_coef, self.trainer.least_entropy(now), now.tau)
+        given = (rows, noise.numpy(), LOG_STD_BOUNDS, knobs)
+        said = self.said
+        said[:] = 0
+        improve(self.networks, *given, self.descents, rates, said)
+        self._check(said)
+        numbers = {"critic_loss": said[CRITIC_LOSS], "q_value": said[Q_VALUE]}
+        if with_actor:
+            numbers |= {"actor_loss": said[ACTOR_LOSS], "entropy": -said[LOG_PROB]}
+        return numbers
 
-    def improve_actor(
-        self, batch: TransitionBatch, ent_coef: float, now: Now
-    ) -> tuple[dict[str, float], np.float32]:
-        obs = self._features(batch["obs"])
-        networks, noise = (self.actor, self.critics), self._noise(len(obs))
-        step = (tuple(self.steps["actor"]), rate(now, "actor"))
-        norm = improve_actor(networks, obs, noise, LOG_STD_BOUNDS, ent_coef, *step, self.sums)
-        self._check(norm, self.trainer.actor_optimizer)
-        loss, mean = self.sums
-        return {"actor_loss": loss, "entropy": -mean}, np.float32(mean)
-
-    def adjust_temperature(self, log_prob: np.float32, now: Now) -> None:
-        optimizer = self.trainer.temperature_optimizer
-        if optimizer is not None:
-            step = self.steps["temperature"]
-            step.gradient[0] = temperature_slope(float(log_prob), self.trainer.least_entropy(now))
-            norm = type(optimizer).compiled_step(*step[1:], rate(now, "ent_coef"), math.inf)
-            self._check(norm, optimizer)
-
-    def _features(self, obs: Any) -> np.ndarray:
-        return features(self.trainer.critics.inputs, obs)
-
-    def _noise(self, count: int) -> np.ndarray:
-        return torch.randn(count, self.size).numpy()
-
-    def _check(self, norm: float, optimizer: Optimizer) -> None:
-        """Refuse what is not finite: no step was taken."""
-        if not math.isfinite(self.sums[0]):
+    def _check(self, said: np.ndarray) -> None:
+        """Refuse what is not finite: there no step was taken, nor any after it."""
+        if not (math.isfinite(said[CRITIC_LOSS]) and math.isfinite(said[ACTOR_LOSS])):
             raise NonFiniteError("loss")
-        if not math.isfinite(norm):
-            raise NonFiniteError(optimizer.first_not_finite())
+        for norm, optimizer in zip(said[NORMS:], self.optimizers, strict=True):
+            if not math.isfinite(norm):
+                raise NonFiniteError(optimizer.first_not_finite())
+
+
+@njit(nogil=True, error_model="numpy")
+def improve(networks, batch, noise, bounds, knobs, descents, rates, said):  # type: ignore[no-untyped-def]
+    """A step of the critics, of what averages them, and with a second row of noise of the actor and of log α.
+
+    networks: the fields of some `Network`, and the targets' weights; descents: of some `Descent`, and `rates` theirs
+    noise [1 or 2, N, D]; `said` is written. What is not finite ends the update.
+    """
+    actor, averages = Network(*networks[0]), networks[3]
+    targets, critics = twins_of(networks[1]), twins_of(networks[2])
+    to_critics, to_actor, to_temperature = Descent(*descents[0]), Descent(*descents[1]), Descent(*descents[2])
+    (ent_coef, least_entropy, tau), norms = knobs, said[NORMS:]
+    begin(actor)
+    improve_critics(actor, targets, critics, batch, noise[0], bounds, ent_coef, to_critics.gradient, said[:2])
+    norms[0] = step(to_critics, rates[0], said[CRITIC_LOSS])
+    if not math.isfinite(norms[0]):
+        return
+    move_average(averages, to_critics.parameters, tau)
+    if len(noise) == 1:
+        return
+    improve_actor(actor, critics, batch[0], noise[1], bounds, ent_coef, to_actor.gradient, said[2:4])
+    norms[1] = step(to_actor, rates[1], said[ACTOR_LOSS])
+    if math.isfinite(norms[1]) and len(to_temperature.gradient):
+        to_temperature.gradient[0] = temperature_slope(np.float32(said[LOG_PROB]), least_entropy)
+        norms[2] = descend(to_temperature, rates[2], math.inf)
+
+
+@njit(nogil=True)
+def step(descent, rate, loss):  # type: ignore[no-untyped-def]
+    """→ the gradient's norm; none is taken where the loss is not finite."""
+    return descend(descent, rate, math.inf) if math.isfinite(loss) else math.inf
 
 
 @njit(nogil=True, inline="always")
@@ -120,20 +139,16 @@ def twins_of(networks):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def improve_critics(networks, batch, noise, bounds, ent_coef, descent, rate, sums):  # type: ignore[no-untyped-def]
-    """A step of both critics towards `soft_targets`; sums: the loss, mean Q. → the gradient's norm.
+def improve_critics(actor, targets, critics, batch, noise, bounds, ent_coef, gradient, sums):  # type: ignore[no-untyped-def]
+    """The gradient of both critics towards `soft_targets`; sums: the loss, mean Q.
 
-    networks, descent: the fields of some `Network` and of a `Descent`
     One network after the other, so that its weights stay in the cache.
     """
-    actor, targets, critics = Network(*networks[0]), twins_of(networks[1]), twins_of(networks[2])
-    descent = Descent(*descent)
     obs, next_obs, action, reward, discount = batch
     count, features = obs.shape
     order, share = np.arange(count), 1 / count
     pairs, log_prob = np.empty((count, features + noise.shape[1]), np.float32), np.empty(count, np.float32)
     q = np.empty((2, count), np.float32)
-    read(actor)
     for first in range(0, count, HEIGHT):
         rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
         outputs = put_out(actor, next_obs, rows)
@@ -148,33 +163,28 @@ def improve_critics(networks, batch, noise, bounds, ent_coef, descent, rate, sum
     pairs[:, :features], pairs[:, features:] = obs, action
     for twin in range(2):
         critic = critics[twin]
-        begin(critic, True)
+        begin(critic)
         for first in range(0, count, HEIGHT):
             rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
             outputs, slopes = put_out(critic, pairs, rows), critic.slopes[: len(rows)]
             q[twin, part] = outputs[:, 0]
             critic_slopes(outputs, target[part], share, slopes)
-            take_back(critic, slopes)
-        hand_over(critic, descent.gradient)
-    sums[:] = 0
+            take_back(critic, slopes, first == 0)
+        hand_over(critic, gradient)
     critic_sums(q, target, sums)
-    return descend(descent, rate, math.inf) if math.isfinite(sums[0]) else math.inf
 
 
 @njit(nogil=True, error_model="numpy")
-def improve_actor(networks, obs, noise, bounds, ent_coef, descent, rate, sums):  # type: ignore[no-untyped-def]
-    """A step of the actor towards what the critics think best; sums: the loss, mean log π. → the gradient's norm."""
-    actor, critics, descent = Network(*networks[0]), twins_of(networks[1]), Descent(*descent)
+def improve_actor(actor, critics, obs, noise, bounds, ent_coef, gradient, sums):  # type: ignore[no-untyped-def]
+    """The gradient of the actor towards what the critics think best; sums: the loss, mean log π."""
     count, features = obs.shape
     size, order, share = noise.shape[1], np.arange(count), 1 / count
     pairs, log_prob = np.empty((count, features + size), np.float32), np.empty(HEIGHT, np.float32)
     q, to_q = np.empty((2, HEIGHT), np.float32), np.empty((2, HEIGHT), np.float32)
     to_pair = np.empty((HEIGHT, features + size), np.float32)
     pairs[:, :features] = obs
-    sums[:] = 0
-    begin(actor, True)
     for twin in range(2):
-        begin(critics[twin], False)
+        begin(critics[twin])
     for first in range(0, count, HEIGHT):
         rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
         height, drawn = len(rows), pairs[part, features:]
@@ -188,6 +198,5 @@ def improve_actor(networks, obs, noise, bounds, ent_coef, descent, rate, sums): 
             add_to_inputs(critics[twin], to_q[twin, :height], to_pair)
         to_action = to_pair[:height, features:]
         squash_slopes(outputs, noise[part], bounds, drawn, to_action, ent_coef * share, slopes)
-        take_back(actor, slopes)
-    hand_over(actor, descent.gradient)
-    return descend(descent, rate, math.inf) if math.isfinite(sums[0]) else math.inf
+        take_back(actor, slopes, first == 0)
+    hand_over(actor, gradient)
