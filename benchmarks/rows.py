@@ -9,6 +9,7 @@ from benchmarks.actors import Actors
 from benchmarks.actors import Case as Training
 from benchmarks.checkpoints import Checkpoints
 from benchmarks.comparison import Comparison, Options, Peer
+from benchmarks.digests import Digests
 from benchmarks.environments import Case, Throughput
 from benchmarks.replay import ReplayCosts
 from benchmarks.report import Report
@@ -630,6 +631,12 @@ ALL: list[Row] = [
         title="What checkpoints at the default interval cost in shipped configs, with logging and evaluations as they "
         "are shipped. A save is the whole of it: gathering the state, hashing, writing, and waiting for the disk.",
         configs=("ppo/cartpole", "ppo/pendulum"),
+    ),
+    Digests(
+        name="digests",
+        title="What the digests of log lines cost in the shortest shipped configs, as they are shipped: the CPU time "
+        "of every digest of a run that follows another in its process, without that of the timer.",
+        configs=("ppo/cartpole", "a2c/cartpole", "trpo/cartpole", "dqn/cartpole"),
     ),
 ]
 

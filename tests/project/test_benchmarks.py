@@ -13,7 +13,18 @@ from typing import Any
 import pytest
 from runs import in_child
 
-from benchmarks import actors, checkpoints, environments, peers, search, sections, seeds, siblings, threads
+from benchmarks import (
+    actors,
+    checkpoints,
+    digests,
+    environments,
+    peers,
+    search,
+    sections,
+    seeds,
+    siblings,
+    threads,
+)
 from benchmarks.__main__ import main
 from benchmarks.comparison import Comparison, Peer, compare, no_worse, standard_error
 from benchmarks.peers import PeerMissing
@@ -128,6 +139,15 @@ def test_checkpoints_are_judged_by_their_share_of_the_seconds() -> None:
     long = {"cpu_seconds": 1000.0, "wall_seconds": 1000.0, "calls": 1}
     fast = made_up(1000.0) | {"sections": SECTIONS | {"env": long}}
     assert [v.passed for v in checkpoints.judge(row, {"ppo/cartpole": [fast]}).verdicts] == [True]
+
+
+def test_digests_are_judged_by_the_median_share_of_the_cpu_seconds() -> None:
+    row = digests.Digests("digests", "Lines.", ["ppo/cartpole"])
+    runs = [made_up(2.0) | {"digests": {"lines": 200, "cpu_seconds": cost}} for cost in (0.004, 0.008, 0.5)]
+    report = digests.judge(row, {"ppo/cartpole": runs})
+    assert [verdict.passed for verdict in report.verdicts] == [True]
+    assert "0.40 (0.20–25.0)" in report.tables[0] and "40.0 (20.0–2,500)" in report.tables[0]
+    assert [v.passed for v in digests.judge(row, {"ppo/cartpole": runs[1:]}).verdicts] == [False]
 
 
 def test_an_algorithm_is_judged_by_the_speed_it_keeps_of_its_sibling() -> None:

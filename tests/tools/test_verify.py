@@ -14,7 +14,7 @@ from test_travelling import between, files_in
 
 from rl_training.errors import RunError
 from rl_training.runtime import workflows
-from rl_training.runtime.optim import flatten_parameters
+from rl_training.runtime.optim import Adam, flatten_parameters
 from rl_training.runtime.trainer import Trainer
 from rl_training.state import chain, checkpoints
 from rl_training.state.run_directory import RunDirectory, versions
@@ -120,6 +120,28 @@ def test_one_flipped_bit_in_the_log_or_a_checkpoint_is_found(trained_run, tmp_pa
     assert verify(run, begin=2900).is_good
 
 
+def test_the_next_checkpoint_that_a_note_names_is_an_intact_one(trained_run, tmp_path):
+    run = Path(shutil.copytree(trained_run("ppo-cartpole"), tmp_path / "run"))
+    kept = checkpoints.listed(run / "checkpoints")[-2]
+    assert f"the next is --from {checkpoints.step_of(kept)}" in verify(run, begin=1).note
+    path = kept / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    verdict = verify(run, begin=1)
+    assert kept.name in verdict.first and "--from" not in verdict.note
+
+
+def test_a_log_that_is_gone_is_told_in_one_line(copied):
+    step = checkpoints.step_of(checkpoints.listed(copied / "checkpoints")[-1])
+    told = f"though the newest checkpoint is of step {step:,}"
+    (copied / "metrics.jsonl").write_bytes(b"")
+    with pytest.raises(RunError, match=f"metrics.jsonl: is empty, {told}"):
+        verify(copied)
+    (copied / "metrics.jsonl").unlink()
+    done = cli("verify", str(copied))
+    assert done.exit_code == 2 and f"metrics.jsonl: is missing, {told}" in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
 def test_a_forged_checkpoint_with_checksums_that_fit_is_found(trained_run, tmp_path):
     run = Path(shutil.copytree(trained_run("ppo-cartpole"), tmp_path / "run"))
     path = checkpoints.listed(run / "checkpoints")[-1]
@@ -207,6 +229,47 @@ def test_a_digest_follows_whatever_is_exchanged():
         exchange()
         assert holder.digest() == expected(holder)
         assert copy.deepcopy(holder).digest() == expected(holder)
+
+
+def test_a_digest_follows_networks_that_are_laid_out_anew():
+    class Holder(Trainer):
+        def __init__(self) -> None:
+            self.agent = type("Agent", (), {})()
+            self.agent.network = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+            self.optimizer = Adam([self.agent.network])
+            self.target, self.later = copy.deepcopy(self.agent.network), None
+
+    def expected(holder: Holder) -> str:
+        value = 0
+        for _, each in holder.parameters():
+            value = zlib.crc32(each.detach().contiguous().numpy().tobytes(), value)
+        return f"{value:08x}"
+
+    def replace_a_layer() -> None:
+        holder.agent.network[1] = torch.nn.Linear(3, 2)
+        holder.optimizer = Adam([holder.agent.network])
+
+    def lay_out() -> None:
+        vectors = flatten_parameters(list(holder.agent.network.parameters()))
+        holder.optimizer.parameters, holder.optimizer.gradient = vectors
+
+    holder = Holder()
+    changes = [
+        lambda: holder.optimizer.parameters.add_(1.0),
+        lambda: setattr(holder.target[0], "bias", torch.nn.Parameter(torch.ones(3))),
+        replace_a_layer,
+        lay_out,
+        lambda: holder.optimizer.parameters.add_(1.0),
+        lambda: setattr(holder, "later", torch.nn.Linear(2, 2)),
+        lambda: setattr(holder, "agent", copy.deepcopy(holder.agent)),
+    ]
+    digests = [holder.digest()]
+    assert digests == [expected(holder)]
+    for change in changes:
+        change()
+        digests.append(holder.digest())
+        assert digests[-1] == expected(holder)
+    assert len(set(digests)) == len(changes) - 1  # two of them change no number
 
 
 def test_a_field_that_is_younger_than_the_run_is_no_difference(trained_run, tmp_path):

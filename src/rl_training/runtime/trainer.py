@@ -19,7 +19,7 @@ from rl_training.runtime.controls import ARGUMENTS, Knobs
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.updates import COMPILED, Choice
 from rl_training.settings.config import Config
-from rl_training.state.modules import Checksum
+from rl_training.state.modules import Checksum, held_modules
 from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
 
@@ -105,8 +105,7 @@ class Trainer(Stateful, Generic[ConfigT]):
 
     def networks(self) -> list[tuple[str, nn.Module]]:
         """All its networks by name, those of the agent first."""
-        held = [*vars(self.agent).items(), *vars(self).items()]
-        return [(name, part) for name, part in held if isinstance(part, nn.Module)]
+        return held_modules(self.agent, self)
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters of its networks by name, in the same order."""
@@ -119,7 +118,7 @@ class Trainer(Stateful, Generic[ConfigT]):
         It finds flipped bits and other numbers in a fraction of the time of a cryptographic hash; it finds no forgery,
         and need not, because `verify` computes the parameters again.
         """
-        return f"{self.checksum([part for _, part in self.networks()]):08x}"
+        return f"{self.checksum(self.agent, self):08x}"
 
     @cached_property
     def checksum(self) -> Checksum:

@@ -7,8 +7,9 @@ import functools
 import math
 import types
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -179,58 +180,103 @@ def _is_constant(value: object) -> bool:
 
 
 class Checksum:
-    """CRC-32 over all parameters of some modules, in their order.
+    """CRC-32 over all parameters of the modules that some objects have as attributes, in their order.
 
-    Where they lie is looked up again only when a module, a part of one or the memory of a parameter was exchanged:
-    otherwise walking through the modules would take several times the checksum itself.
+    Where they lie is looked up again only when a module, a part of one or the memory of a parameter was exchanged.
+    Between two calls a run goes through more memory than a cache holds, so finding that out costs as much as the
+    checksum, object by object that is touched. Networks that optimizers have laid out as one vector are therefore not
+    walked through: who exchanges a part of these must lay them out anew, or it is not learned.
     """
 
     def __init__(self) -> None:
-        self._look([])
+        self._look(())
 
     def __deepcopy__(self, memo: object) -> Checksum:
         return Checksum()  # what it remembers is of the original's memory
 
-    def __call__(self, modules: Sequence[nn.Module]) -> int:
-        if self._now(modules) != self.seen:
-            self._look(modules)
+    def __call__(self, *holders: object) -> int:
+        now = self._now(holders)
+        exchanged = len(now) != len(self.seen) or not all(map(is_, now, self.seen))
+        if exchanged or self._places() != self.places:
+            self._look(holders)
         value = 0
         for piece in self.pieces:
             value = zlib.crc32(piece if isinstance(piece, memoryview) else _bytes(piece), value)
         return value
 
-    def _look(self, modules: Sequence[nn.Module]) -> None:
-        parts = [part for module in modules for part in module.modules()]
-        self.children = [part._modules for part in parts]
-        self.owners = [part._parameters for part in parts]
-        self.seen = self._now(modules)
-        self.pieces: list[memoryview | Tensor] = []
+    def _look(self, holders: Sequence[object]) -> None:
+        attributes = [pair for holder in holders for pair in vars(holder).items()]
+        self.optimizers = [
+            part for _, part in attributes if isinstance(getattr(part, "parameters", None), Tensor)
+        ]
+        vectors = {each.parameters.untyped_storage().data_ptr() for each in self.optimizers}
+        modules = [part for _, part in held_modules(*holders)]
+        loose = [part for module in modules if not _is_laid(module, vectors) for part in module.modules()]
+        tables = [(part, table) for part in loose for table in (part._modules, part._parameters)]
+        self.tables = [table for part, table in tables if table or not _is_leaf(part)]
+        self.parameters = [each for part in loose for each in part._parameters.values() if each is not None]
+        # Only what is none yet becomes a module.
+        kept = {id(part) for part in (*modules, *self.optimizers, None)}
+        self.fields = [
+            (vars(holder).get, name)
+            for holder in holders
+            for name, part in vars(holder).items()
+            if id(part) in kept
+        ]
+        self.seen, self.places = self._now(holders), self._places()
         self.held = [each.detach() for module in modules for each in module.parameters()]
-        storage = first = end = 0
-        for each in self.held:
-            if not each.nbytes:
-                continue
-            if each.device.type != "cpu" or not each.is_contiguous():
-                self.pieces.append(each)
-                end = 0
-                continue
-            # Neighbours in memory, as an optimizer lays them, are one piece.
-            if each.data_ptr() == end and each.untyped_storage().data_ptr() == storage:
-                self.pieces.pop()
-            else:
-                first, storage = each.data_ptr(), each.untyped_storage().data_ptr()
-            end = each.data_ptr() + each.nbytes
-            whole = torch.empty(0, dtype=torch.uint8)
-            whole.set_(each.untyped_storage(), first - storage, (end - first,), (1,))
-            self.pieces.append(whole.numpy().data)
+        self.pieces = _pieces(self.held)
 
-    def _now(self, modules: Sequence[nn.Module]) -> tuple[Any, ...]:
-        """All that shows an exchange."""
-        parameters = [each for owner in self.owners for each in owner.values() if each is not None]
-        inside = list(chain.from_iterable(map(dict.values, self.children)))
-        places, rows = map(Tensor.data_ptr, parameters), map(Tensor.is_contiguous, parameters)
-        sizes = map(Tensor.numel, parameters)
-        return list(modules), inside, list(map(id, parameters)), list(places), list(rows), list(sizes)
+    def _now(self, holders: Sequence[object]) -> list[object]:
+        """All that shows an exchange: modules, optimizers and their vectors, and what may become one of them."""
+        now: list[object] = [*holders, *(get(name) for get, name in self.fields)]
+        now += [each.parameters for each in self.optimizers]
+        now += chain.from_iterable(map(dict.values, self.tables))
+        return now
+
+    def _places(self) -> list[object]:
+        """Where parameters lie, and whether row by row; with another size no checkpoint could be loaded."""
+        places, rows = map(Tensor.data_ptr, self.parameters), map(Tensor.is_contiguous, self.parameters)
+        return [*places, *rows]
+
+
+def _is_laid(module: nn.Module, vectors: Set[int]) -> bool:
+    """Whether all parameters of a module, and there are some, lie in these vectors."""
+    places = {each.untyped_storage().data_ptr() for each in module.parameters()}
+    return bool(places) and places <= vectors
+
+
+def held_modules(*holders: object) -> list[tuple[str, nn.Module]]:
+    """The modules among the attributes of some objects, by name."""
+    held = chain.from_iterable(vars(holder).items() for holder in holders)
+    return [(name, part) for name, part in held if isinstance(part, nn.Module)]
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """Whether a module is a layer of torch, which gets neither parts nor parameters that it was made without."""
+    return _is_torch_layer(module) and type(module).__module__ != nn.Sequential.__module__
+
+
+def _pieces(tensors: Sequence[Tensor]) -> list[memoryview | Tensor]:
+    """The memory of tensors; neighbours, as an optimizer lays them, are one piece."""
+    pieces: list[memoryview | Tensor] = []
+    storage = first = end = 0
+    for each in tensors:
+        if not each.nbytes:
+            continue
+        if each.device.type != "cpu" or not each.is_contiguous():
+            pieces.append(each)
+            end = 0
+            continue
+        if each.data_ptr() == end and each.untyped_storage().data_ptr() == storage:
+            pieces.pop()
+        else:
+            first, storage = each.data_ptr(), each.untyped_storage().data_ptr()
+        end = each.data_ptr() + each.nbytes
+        whole = torch.empty(0, dtype=torch.uint8)
+        whole.set_(each.untyped_storage(), first - storage, (end - first,), (1,))
+        pieces.append(whole.numpy().data)
+    return pieces
 
 
 def _bytes(tensor: Tensor) -> memoryview:

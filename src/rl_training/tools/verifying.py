@@ -66,6 +66,7 @@ def verify(
     """
     display, run = display or QuietDisplay(), RunDirectory.open(run_dir)
     lines = lines_of(run)
+    _refuse_lost_log(run, lines)
     last = max((line["step"] for line in lines), default=0)
     if begin > last or (end is not None and end <= begin):
         raise RunError(
@@ -97,8 +98,8 @@ def _elsewhere(run: RunDirectory, begin: int, start: int, end: int) -> str:
     """Why the interval begins before the step that was asked for, and where the next checkpoint is."""
     if start == begin:
         return ""
-    kept = map(checkpoints.step_of, checkpoints.listed(run.checkpoints))
-    later = next((step for step in kept if begin < step < end), None)
+    kept = [(checkpoints.step_of(path), path) for path in checkpoints.listed(run.checkpoints)]
+    later = next((step for step, path in kept if begin < step < end and not _unreadable(path)), None)
     nearest = (
         f"step {start:,} is the nearest intact checkpoint at or before {begin:,}"
         if start
@@ -206,13 +207,26 @@ def _damage(run: RunDirectory, end: int) -> str:
             damage = chain.verify(log, mark)
         if damage is not None:
             return f"metrics.jsonl: {damage}"
-    for path in checkpoints.listed(run.checkpoints):
-        if checkpoints.step_of(path) <= end:
-            try:
-                checkpoints.load_checkpoint(path)
-            except CheckpointError as error:
-                return str(error)
+    upto = (path for path in checkpoints.listed(run.checkpoints) if checkpoints.step_of(path) <= end)
+    return next(filter(None, map(_unreadable, upto)), "")
+
+
+def _unreadable(path: Path) -> str:
+    """Why a checkpoint cannot be loaded; empty if it can."""
+    try:
+        checkpoints.load_checkpoint(path)
+    except CheckpointError as error:
+        return str(error)
     return ""
+
+
+def _refuse_lost_log(run: RunDirectory, lines: list[dict[str, Any]]) -> None:
+    if not lines and (kept := checkpoints.listed(run.checkpoints)):
+        what = "is empty" if run.metrics_path.exists() else "is missing"
+        raise RunError(
+            f"{run.metrics_path}: {what}, though the newest checkpoint is of step {checkpoints.step_of(kept[-1]):,}; "
+            "put the log back to verify the run"
+        )
 
 
 def _refuse_elsewhere(run: RunDirectory, left: Left, anyway: bool) -> None:
