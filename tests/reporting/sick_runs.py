@@ -1,6 +1,7 @@
 """Runs with planted faults, and healthy ones, for the tests of `diagnose`.
 
     python tests/reporting/sick_runs.py train SEED FILE [NAME…]   train what the file lacks, and add what they log
+    python tests/reporting/sick_runs.py read SEED FILE RUNS…      add what runs of `reproduce --runs RUNS` logged
     python tests/reporting/sick_runs.py prove SEED NAME     train one, prove the change, and add it to proofs.json
     python tests/reporting/sick_runs.py page                write the tables of docs/diagnose.md
 
@@ -29,9 +30,13 @@ SETTINGS += (
     "train_ratio",
     "reconstruction_scale",
     "num_envs",
+    "num_steps",
+    "batch_size",
+    "buffer_size",
     "two_players",
 )
 KNOBS = ("learning_rate", "gamma", "ent_coef", "vf_coef", "max_grad_norm", "pb_c_init", "clip_coef")
+KNOBS += ("target_kl",)
 POINTS = 40
 
 
@@ -182,6 +187,8 @@ SICK: dict[str, Planted] = {
     "a2c, learning rate 1e-8": Planted(
         "updates without effect", dict(PPO, algo="a2c", num_steps=16, learning_rate=1e-8)
     ),
+    "ppo, learning rate 1e-5": Planted("updates without effect", PPO | dict(learning_rate=1e-5)),
+    "trpo, KL limit 1e-7": Planted("updates without effect", dict(PPO, algo="trpo", target_kl=1e-7)),
     "ppo, schedule ends at step 1000": Planted(
         "learning rate is 0", PPO | dict(learning_rate_schedule={"type": "linear", "steps": 1000})
     ),
@@ -219,6 +226,12 @@ SICK: dict[str, Planted] = {
     "sac, no target network": Planted("Q above returns", SAC | dict(tau=1.0, learning_rate=0.03)),
     "dqn, one update in 500 steps": Planted("too few updates", DQN | dict(replay_ratio=0.002)),
     "sac, one update in 500 steps": Planted("too few updates", SAC | dict(replay_ratio=0.002)),
+    "dqn, 16 updates a step from 100 steps": Planted(
+        "too many updates", DQN | dict(replay_ratio=16, buffer_size=100, learning_starts=100)
+    ),
+    "sac, 16 updates a step from 100 steps": Planted(
+        "too many updates", SAC | dict(replay_ratio=16, buffer_size=100, learning_starts=100)
+    ),
     "muzero, visits by the prior alone": Planted("search ignores values", PLAN | dict(pb_c_init=1e6)),
     "ppo, clip range 0.001": Planted("clip fraction out of range", PPO | dict(clip_coef=0.001)),
     "ppo, learning rate 1 from step 20 000 on": Planted(
@@ -231,6 +244,7 @@ SICK: dict[str, Planted] = {
     ),
     "dqn, ReLU, learning rate 0.3": Planted("dead units", DQN | dict(activation="relu", learning_rate=0.3)),
     "ppo, ReLU, learning rate 0.3": Planted("dead units", PPO | dict(activation="relu", learning_rate=0.3)),
+    "dreamer, learning rate 1": Planted("dead units", DREAM | dict(learning_rate=1.0)),
     "ppo, observations in another unit": Planted("observation scale", PPO, Millimetres),
     "ppo, a bias of every instance": Planted(
         "normaliser saturated", PPO | dict(num_envs=1, num_steps=512, normalize_observations=True), Biased
@@ -242,34 +256,39 @@ SICK: dict[str, Planted] = {
         "return below random play", dict(PPO, algo="a2c", num_steps=16, gamma=0.0), Bait
     ),
 }
-# Presets that have a row of results, shorter where the whole run takes minutes; and what has no row, healthy.
+# Presets that have a row of results, whole; and what has no row, healthy.
 HEALTHY: dict[str, Planted] = {
-    name: Planted("", dict(extends=name, **({"total_timesteps": steps} if steps else {})))
-    for name, steps in {
-        "ppo/cartpole": 0,
-        "ppo/acrobot": 0,
-        "ppo/pendulum": 0,
-        "a2c/cartpole": 0,
-        "trpo/cartpole": 0,
-        "dqn/cartpole": 0,
-        "ppo/cartpole_no_velocity": 30_000,
-        "ppo/pendulum_no_velocity": 30_000,
-        "ppo/hopper": 30_000,
-        "ppo/walker2d": 30_000,
-        "ppo/lunarlander": 60_000,
-        "ppo/minigrid_doorkey": 0,
-        "a2c/lunarlander": 30_000,
-        "trpo/pendulum": 30_000,
-        "trpo/lunarlander": 30_000,
-        "recurrent_ppo/cartpole_no_velocity": 20_000,
-        "recurrent_ppo/pendulum_no_velocity": 20_000,
-        "gail/cartpole": 20_000,
-        "gail/acrobot": 20_000,
-        "bc/cartpole": 0,
-        "bc/acrobot": 0,
-        "bc/pendulum": 0,
-        "bc/hopper": 50_000,
-    }.items()
+    name: Planted("", dict(extends=name))
+    for name in (
+        "ppo/cartpole",
+        "ppo/acrobot",
+        "ppo/pendulum",
+        "ppo/cartpole_no_velocity",
+        "ppo/pendulum_no_velocity",
+        "ppo/lunarlander",
+        "ppo/minigrid_doorkey",
+        "ppo/hopper",
+        "ppo/walker2d",
+        "ppo/halfcheetah",
+        "a2c/cartpole",
+        "a2c/lunarlander",
+        "a2c/halfcheetah",
+        "trpo/cartpole",
+        "trpo/pendulum",
+        "trpo/lunarlander",
+        "trpo/hopper",
+        "trpo/walker2d",
+        "dqn/cartpole",
+        "recurrent_ppo/cartpole_no_velocity",
+        "recurrent_ppo/pendulum_no_velocity",
+        "gail/cartpole",
+        "gail/acrobot",
+        "gail/hopper",
+        "bc/cartpole",
+        "bc/acrobot",
+        "bc/pendulum",
+        "bc/hopper",
+    )
 }
 HEALTHY |= {"dreamer, small": Planted("", DREAM)}
 
@@ -335,13 +354,23 @@ def train_all(seed: int, file: Path, *names: str) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 known[name] = trained(planted, Path(folder) / "run", seed)
             print(name, flush=True)
-            file.write_text(
-                "{"
-                + ",\n".join(
-                    f"{json.dumps(n)}:{json.dumps(r, separators=(',', ':'))}" for n, r in known.items()
-                )
-                + "}\n"
-            )
+            keep(known, file)
+
+
+def read_all(seed: int, file: Path, *folders: str) -> None:
+    """Add runs that are there already: the healthy ones as `reproduce` leaves them."""
+    known = json.loads(file.read_text()) if file.exists() else {}
+    for name in HEALTHY:
+        for run_dir in (Path(folder) / name / f"s{seed}" for folder in folders):
+            if name not in known and run_dir.exists():
+                known[name] = logged(run_dir, None)
+                print(name, flush=True)
+                keep(known, file)
+
+
+def keep(runs: Mapping[str, Any], file: Path) -> None:
+    lines = (f"{json.dumps(name)}:{json.dumps(run, separators=(',', ':'))}" for name, run in runs.items())
+    file.write_text("{" + ",\n".join(lines) + "}\n")
 
 
 def prove_one(name: str, seed: int) -> None:
@@ -418,6 +447,8 @@ if __name__ == "__main__":
     verb, *rest = sys.argv[1:]
     if verb == "train":
         train_all(int(rest[0]), Path(rest[1]), *rest[2:])
+    elif verb == "read":
+        read_all(int(rest[0]), Path(rest[1]), *rest[2:])
     elif verb == "prove":
         prove_one(rest[1], int(rest[0]))
     else:

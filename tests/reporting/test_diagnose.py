@@ -34,18 +34,11 @@ MISSED = {"ppo, learning rate 0.03, 20 epochs", "a2c, learning rate 0.3", "sac, 
 # What is named in healthy runs, as the page explains.
 ALARMS = {
     "bc/cartpole": ["normaliser saturated"],
-    "ppo/lunarlander": ["evaluation far from training"],
-    "a2c/lunarlander": ["evaluation far from training"],
-    "trpo/lunarlander": ["value function explains nothing"],
+    "trpo/lunarlander": ["evaluation far from training"],
+    "a2c/halfcheetah": ["entropy never falls"],
 }
-# Presets with a row of results that the corpus lacks, and why.
-LEFT_OUT = {
-    "a2c/halfcheetah": "its row is younger than the corpus",
-    "gail/hopper": "as for a2c/halfcheetah",
-    "ppo/halfcheetah": "the page tells of its whole runs, which take too long to be trained again",
-    "trpo/hopper": "as for ppo/halfcheetah",
-    "trpo/walker2d": "as for ppo/halfcheetah",
-}
+# Presets with a row of results that is younger than the corpus, and why they are not in it yet.
+LEFT_OUT: dict[str, str] = {}
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +106,58 @@ def test_a_world_model_is_not_judged_where_every_episode_ends_before_it_imagines
     assert "world model's error" in unseen(found)
 
 
+def test_updates_are_without_effect_by_how_far_all_of_them_lead() -> None:
+    steps = np.arange(1.0, 31) * 1000
+    config = {"num_envs": 4, "num_steps": 250, "learning_rate": 1e-5}  # an update in each line
+
+    def named(divergence: float, returns: np.ndarray, **settings: int) -> list[Any]:
+        flat = {"approx_kl": np.full(30, divergence), "episode_return": returns}
+        flat |= {"episode_return_std": np.ones(30)}
+        curves = {name: (steps, values) for name, values in flat.items()}
+        return diagnose(Seen(config | settings, curves))
+
+    still, rising = np.full(30, 5.0), steps
+    (found,) = named(1e-4, still)  # (30 · 0.01)² = 0.09
+    assert found.rule == "updates without effect" and "0.09 nats" in found.said and "30 updates" in found.said
+    assert found.changes == {
+        "learning_rate": 1e-4,
+        "learning_rate_schedule": None,
+    }  # tenfold, for a KL of 0.01
+    assert named(1.2e-4, still) == [] and named(1e-4, rising) == []
+    assert named(1e-4, still, num_steps=125) == []  # twice as many updates lead twice as far
+
+
+def test_many_updates_are_too_many_only_where_chance_does_as_well() -> None:
+    steps = np.arange(1.0, 31) * 100
+    curves = {"replay_ratio": (steps, np.full(30, 16.0)), "episode_return": (steps, np.full(30, 5.0))}
+    curves |= {"episode_return_std": (steps, np.ones(30))}
+    played = dict(zip(("play/random_return", "play/random_return_std"), (20.0, 10.0), strict=True))
+
+    def named(own: float | None, **settings: int) -> list[Any]:
+        numbers = {} if own is None else played | {"play/return": own}
+        known = {name: (steps[-1:], np.array([value])) for name, value in numbers.items()}
+        return diagnose(Seen({"batch_size": 32} | settings, curves | known))
+
+    (found,) = named(29.0, buffer_size=100)
+    assert found.rule == "too many updates" and "drawn 512 times from a replay of 100" in found.said
+    assert found.changes["replay_ratio"] == 1.0 and found.changes["buffer_size"] == 3000
+    assert named(31.0) == [] and [each.rule for each in named(None)] == ["too many updates"]
+    assert "buffer_size" not in named(29.0, buffer_size=1000)[0].changes
+
+
+def test_dead_units_of_dreamer_are_those_whose_inputs_vary(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(DreamerConfig(env_id="Pendulum-v1", **SHORT), run_dir=run)
+    agent = load_agent(checkpoints.listed(run / "checkpoints")[-1], "last")[1]
+    obs = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    assert probing._units_and_inputs(agent, obs)["dead_units"][0] == 0
+    layer = agent.network.critic.layers[0]
+    with torch.no_grad():
+        layer.scale[:] = 0.0
+    share, where = probing._units_and_inputs(agent, obs)["dead_units"]
+    assert share == 1.0 and "network.critic.layers.0" in where
+
+
 def test_the_page_has_the_tables() -> None:
     assert page() == PAGE.read_text("utf-8")
 
@@ -125,7 +170,7 @@ def test_a_sick_run_is_named_by_the_command_and_the_change_is_proven(tmp_path: P
     out, _ = told.communicate()
     said = json.loads(out.splitlines()[-1])
     (finding,) = said["findings"]
-    assert finding["rule"] == "updates without effect" and finding["changes"]["learning_rate"] == 1e-4
+    assert finding["rule"] == "updates without effect" and 1e-3 < finding["changes"]["learning_rate"] < 1e-2
     assert said["not_played"] == "" and said["measured"]["play/random_return"] > 0
     assert "dead units" not in said["unseen"] and "normaliser saturated" in said["unseen"]
     # It is seen from the first line on, so that it is proven from step 0; the command does what Python does.
@@ -179,7 +224,7 @@ def test_a_large_input_is_found_in_its_part_of_the_observation() -> None:
         {"arm": spaces.Box(-1, 1, (3,)), "legs": spaces.Dict({"left": spaces.Box(-1, 1, (2,))})}
     )
     agent: Any = SimpleNamespace(network=make_inputs(space, "nature"), initial=lambda count: ())
-    agent.act = lambda obs, carry, explore: agent.network(tree_map(torch.as_tensor, obs))
+    agent.act = lambda obs, carry, explore: (agent.network(tree_map(torch.as_tensor, obs)), carry)
     obs = {"arm": np.ones((4, 3), np.float32), "legs": {"left": np.float32([[2, 500]] * 4)}}
     found = probing._units_and_inputs(agent, obs)
     assert found["observation_scale"] == (500.0, "dimension 1 of observation/legs/left")

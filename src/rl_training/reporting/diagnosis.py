@@ -7,6 +7,7 @@ here, but can be tried (`tools/proving.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -71,6 +72,12 @@ class Seen(NamedTuple):
         """Whether returns of the last quarter are half a standard deviation above the first; None if none are known."""
         first, late = self.curve("episode_return")[1], self.late("episode_return", 0.25)
         return bool(late.mean() > first[0] + 0.5 * self.spread) if len(late) else None
+
+    @property
+    def beats_chance(self) -> bool | None:
+        """Whether the policy returns a deviation more than random actions; if none were played, whether it learned."""
+        own, random, spread = map(self.played, ("return", "random_return", "random_return_std"))
+        return self.learned if own is None or random is None or spread is None else own > random + spread
 
     @property
     def spread(self) -> float:
@@ -168,20 +175,32 @@ def learning_rate_is_zero(seen: Seen) -> Look:
 
 
 def updates_without_effect(seen: Seen) -> Look:
+    """√KL is a distance of policies close by: updates of KL kᵢ lead to (Σ √kᵢ)² at most, if all lead the same way."""
     if seen.learned is not False or learning_rate_is_zero(seen) or too_few_updates(seen):
         return None
-    steps, divergence = seen.curve("approx_kl")
-    entropy = seen.curve("entropy")[1]
-    if len(divergence):
-        still, words = divergence.max() < 1e-6, f"approx_kl was never above {divergence.max():.2g}"
-    elif len(entropy):
-        steps, still = seen.curve("entropy")[0], np.ptp(entropy) < 1e-4 * abs(entropy[0])
+    steps, entropy = seen.curve("entropy")
+    still, words, factor = len(entropy) > 0 and np.ptp(entropy) < 1e-4 * abs(entropy[0]), "", 1000.0
+    if still:
         words = f"entropy moved by {np.ptp(entropy):.2g}"
-    else:
-        return None
+    rollout = (seen.value("num_envs") or 0) * (seen.value("num_steps") or 0)
+    for name in ("approx_kl", "kl"):
+        at, divergence = seen.curve(name)
+        if len(divergence) and rollout:
+            # A line is the mean of the updates since the one before.
+            updates = np.maximum(np.diff(at, prepend=0) / rollout, 1)
+            furthest = float((updates * np.sqrt(divergence.clip(0))).sum() ** 2)
+            steps, still, typical = at, furthest < 0.1, float(np.median(divergence))
+            words = (
+                f"{name} has a median of {typical:.2g}: all {updates.sum():,.0f} updates together move the policy by "
+                f"{furthest:.2g} nats at most"
+            )
+            factor = math.sqrt(0.01 / max(typical, 1e-12))  # KL grows with the square of a step
     if not still:
         return None
-    return int(steps[0]), f"{words}, and returns did not rise", "raise the learning rate", _slower(seen, 1000)
+    advice, changes = "raise the learning rate", _slower(seen, factor)
+    if (limit := seen.value("target_kl")) is not None and len(seen.curve("kl")[1]):
+        advice, changes = f"widen the trust region, now of {limit:g}", {"target_kl": 0.01}
+    return int(steps[0]), f"{words}, and returns did not rise", advice, changes
 
 
 def policy_diverges(seen: Seen) -> Look:
@@ -347,6 +366,22 @@ def q_above_returns(seen: Seen) -> Look:
         f"q_value is {late:.4g} in the last quarter, and no mean of returns was above {best:.4g}",
         "let targets move slowly, and lower the learning rate",
         _slower(seen, 0.1) | ({"tau": 0.005} if seen.config.get("tau") is not None else {}),
+    )
+
+
+def too_many_updates(seen: Seen) -> Look:
+    steps, ratios = seen.curve("replay_ratio")
+    if not len(ratios) or np.median(ratios) < 8 or seen.beats_chance is not False:
+        return None
+    batch, size = seen.value("batch_size"), seen.value("buffer_size")
+    each = f", each step is drawn {np.median(ratios) * batch:,.0f} times" if batch else ""
+    held = f" from a replay of {size:,.0f}" if size else ""
+    larger = {"buffer_size": seen.last} if size and size < 0.1 * seen.last else {}
+    return (
+        int(steps[0]),
+        f"replay_ratio is {np.median(ratios):g}{each}{held}, and the policy does no better than chance",
+        f"learn less often from the same steps{', and keep more of them' if larger else ''}",
+        {"replay_ratio": 1.0, "replay_ratio" + SCHEDULE: None} | larger,
     )
 
 
@@ -531,7 +566,13 @@ RULES: tuple[Rule, ...] = (
         "van Hasselt et al. 2016, arXiv:1602.07714",
     ),
     Rule("learning rate is 0", ("learning_rate",), learning_rate_is_zero, "by definition"),
-    Rule("updates without effect", ("approx_kl", "entropy"), updates_without_effect, SCHULMAN, either=True),
+    Rule(
+        "updates without effect",
+        ("approx_kl", "kl", "entropy"),
+        updates_without_effect,
+        "Kakade 2001, A natural policy gradient: KL as a squared distance",
+        either=True,
+    ),
     Rule("divergence of the policy", ("approx_kl", "kl"), policy_diverges, SCHULMAN, either=True),
     Rule(
         "entropy collapsed", ("entropy",), entropy_collapsed, "Mnih et al. 2016, arXiv:1602.01783, section 4"
@@ -568,6 +609,13 @@ RULES: tuple[Rule, ...] = (
         "van Hasselt et al. 2016, arXiv:1509.06461",
     ),
     Rule("too few updates", ("replay_ratio",), too_few_updates, "Fedus et al. 2020, arXiv:2007.06700"),
+    Rule(
+        "too many updates",
+        ("replay_ratio", "episode_return"),
+        too_many_updates,
+        "Nikishin et al. 2022, arXiv:2205.07802: replay ratios of 9 and 32",
+        inborn=True,
+    ),
     Rule(
         "search ignores values",
         ("visit_entropy",),

@@ -21,6 +21,7 @@ from rl_training.data.random_rollout import random_action
 from rl_training.envs.making import make_environments
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.networks.encoders import ACTIVATIONS, Flat, Joined
+from rl_training.networks.rssm import Dense
 from rl_training.policies.dreamer import DreamerPolicy
 from rl_training.reporting.diagnosis import PLAYED, Seen
 from rl_training.reporting.imagination import predict_episode
@@ -211,8 +212,12 @@ def _units_and_inputs(agent: Any, obs: Any) -> dict[str, tuple[float, str]]:
     """
     units: dict[str, tuple[nn.Module, Extent]] = {}
     squares: list[tuple[str, Tensor]] = []
+    carry = agent.initial(len(next(tree_leaves(obs, ""))[1]))
     with _watched(agent, units, squares):
-        agent.act(obs, agent.initial(len(next(tree_leaves(obs, ""))[1])), explore=False)
+        for explore in (True, False):  # the second time there is something to remember
+            _, carry = agent.act(obs, carry, explore=explore)
+        if isinstance(agent, DreamerPolicy):  # others' critics are asked when they act
+            agent.value(obs, carry)
     found: dict[str, tuple[float, str]] = {}
     counts = {
         name: (extent.dead(layer), len(extent.low))
@@ -240,12 +245,13 @@ def _watched(
     observed = dict[nn.Module, str]()  # by what encodes it: parts of Dict observations
     for prefix, network in networks.items():
         for name, module in network.named_modules():
-            if type(module) in ACTIVATIONS.values():
+            if type(module) in ACTIVATIONS.values() or isinstance(module, Dense):
                 extent = Extent()
                 units[f"{prefix}.{name}"] = module, extent
 
                 def watch(module: Any, inputs: Any, output: Tensor, extent: Extent = extent) -> None:
-                    extent.add(output)
+                    if not isinstance(module, Dense) or (inputs[0] != inputs[0][:1]).any():
+                        extent.add(output)
 
                 handles.append(module.register_forward_hook(watch))
             elif isinstance(module, Joined):
