@@ -6,6 +6,7 @@ Double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), the dueling archi
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,23 +49,36 @@ def q_loss(
     return losses.mean(), slope, error
 
 
-@njit(nogil=True, error_model="numpy")
+# Number by number: arrays in arithmetic and assignments take numba seconds to compile, for the sake of error messages.
+@njit(borrows=True, nogil=True, error_model="numpy", inline="always")
+def total(line):  # type: ignore[no-untyped-def]
+    found = np.float32(0)
+    for j in range(len(line)):
+        found += line[j]
+    return found
+
+
+@njit(borrows=True, nogil=True, error_model="numpy")
 def dueling_rows(streams, q):  # type: ignore[no-untyped-def]
     """`dueling`, compiled."""
+    actions = q.shape[1]
     for i in range(len(q)):
-        advantage = streams[i, 1:]
-        q[i] = streams[i, 0] + advantage - advantage.mean()
+        mean = total(streams[i, 1:]) / actions
+        for a in range(actions):
+            q[i, a] = streams[i, 0] + streams[i, 1 + a] - mean
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def dueling_slopes(to_q, slopes):  # type: ignore[no-untyped-def]
     """Slopes [N, 1 + actions] in V and A from those in Q [N, actions]: ∂V = Σ ∂Q, ∂A = ∂Q - mean ∂Q."""
+    actions = to_q.shape[1]
     for i in range(len(to_q)):
-        slopes[i, 0] = to_q[i].sum()
-        slopes[i, 1:] = to_q[i] - to_q[i].mean()
+        slopes[i, 0] = total(to_q[i])
+        for a in range(actions):
+            slopes[i, 1 + a] = to_q[i, a] - slopes[i, 0] / actions
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def q_slopes(batch, next_q, chooser, masks, q, share, delta, slopes, errors, sums):  # type: ignore[no-untyped-def]
     """`q_loss` to `q_target` and its slopes in q [N, actions], compiled; sums: the loss, mean Q.
 
@@ -79,10 +93,11 @@ def q_slopes(batch, next_q, chooser, masks, q, share, delta, slopes, errors, sum
             if allowed and (best < 0 or chooser[i, a] > chooser[i, best]):
                 best = a
         errors[i] = q[i, action[i]] - (reward[i] + discount[i] * next_q[i, best])
-        clipped = min(max(errors[i], -delta), delta)
+        clipped = -delta if errors[i] < -delta else delta if errors[i] > delta else np.float64(errors[i])
         sums[0] += share * weight[i] * clipped * (errors[i] - 0.5 * clipped)
-        sums[1] += share * q[i].mean()
-        slopes[i] = 0.0
+        sums[1] += share * (total(q[i]) / q.shape[1])
+        for a in range(q.shape[1]):
+            slopes[i, a] = np.float32(0)
         slopes[i, action[i]] = share * weight[i] * clipped
 
 

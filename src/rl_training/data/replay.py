@@ -159,7 +159,7 @@ class Replay(Stateful, Generic[BatchT]):
         if self.priorities is not None:
             nodes, maxima = self.priorities.nodes, self.priorities.maxima
         ring = (self.reward, self.happened, self.behind, self.ahead, self.ready)
-        counters, how = (self.head, self.first, self.last), (self.n_step, self.margin)
+        counters, how = (self.head, self.first, self.last), (np.empty(self.n_step, np.int64), self.margin)
         steps = (reward, terminated, truncated)
         self.head, self.first, self.last = _put_steps(
             self.open, counters, steps, ring, how, nodes, maxima, rows, stored
@@ -243,10 +243,12 @@ class Replay(Stateful, Generic[BatchT]):
     def _complete(self, begin: int) -> None:
         """Find what the slots from `begin` on complete."""
         oldest, before = self.head - self.capacity, self.last
-        chain = (self.behind, self.happened, self.n_step, self.ready)
-        self.last = _complete(begin, self.head, oldest, *chain, before)
+        self.last = _complete(begin, self.head, oldest, *self._chains(), before)
         if self.priorities is not None:
             self.priorities.put_largest(np.arange(before, self.last) % self.capacity)
+
+    def _chains(self) -> tuple[np.ndarray, ...]:
+        return self.behind, self.happened, np.empty(self.n_step, np.int64), self.ready
 
     def _forget(self) -> None:
         """Let go of what is overwritten, or may be soon."""
@@ -400,8 +402,7 @@ class Replay(Stateful, Generic[BatchT]):
 
     def _find_ready(self, oldest: int, first: int, last: int) -> None:
         """Which transitions can be sampled follows from the slots, and in the order in which they became complete."""
-        chain = (self.behind, self.happened, self.n_step, self.ready)
-        found = _complete(oldest, self.head, oldest, *chain, 0)
+        found = _complete(oldest, self.head, oldest, *self._chains(), 0)
         if found < last - first:
             raise ValueError(f"Replay: {last - first} transitions were saved, but only {found} are there")
         entries = self.ready[found - (last - first) : found].copy()
@@ -421,7 +422,7 @@ def _narrow(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if dtype == np.float64 else dtype
 
 
-@njit()
+@njit(borrows=True)
 def _record(open_, head, rewards, terminated, truncated, reward, happened, behind, ahead):  # type: ignore[no-untyped-def]
     """Write down what was done at the open slots, and move them to the newest slots, which end before `head`."""
     size = len(reward)
@@ -435,14 +436,14 @@ def _record(open_, head, rewards, terminated, truncated, reward, happened, behin
         open_[lane] = slot
 
 
-@njit()
-def _complete(begin, end, oldest, behind, happened, n_step, ready, last):  # type: ignore[no-untyped-def]
+@njit(borrows=True)
+def _complete(begin, end, oldest, behind, happened, chain, ready, last):  # type: ignore[no-untyped-def]
     """Append to `ready` the transitions that the slots [begin, end) complete; the new end of `ready`.
 
     A slot completes the one n steps before it, or where it is an episode's last, all that are still open.
+    `chain` [n] is room for them.
     """
-    size = len(ready)
-    chain = np.empty(n_step, np.int64)
+    size, n_step = len(ready), len(chain)
     for slot in range(begin, end):
         count, at = 0, slot
         while count < n_step:
@@ -462,11 +463,12 @@ def _complete(begin, end, oldest, behind, happened, n_step, ready, last):  # typ
     return last
 
 
-@njit()
+@njit(calls=True, borrows=True)
 def _put_steps(open_, counters, steps, ring, how, nodes, maxima, rows, stored):  # type: ignore[no-untyped-def]
     """`Replay.add` for steps [T, B] in a row.
 
     counters: the next slot to write, and the first and the last transition that can be drawn; → what they are then
+    how: room [n] for the slots of an n-step return, and how many of the oldest slots are left alone
     steps: rewards, and where episodes terminated and were truncated
     rows: actions, next observations and observations [T · B, ...]; stored: actions and observations of all slots
     """
@@ -474,7 +476,7 @@ def _put_steps(open_, counters, steps, ring, how, nodes, maxima, rows, stored): 
     rewards, terminated, truncated = steps
     actions, next_obs, obs = rows
     taken, seen = stored
-    (n_step, margin), (head, first, last) = how, counters
+    (chain, margin), (head, first, last) = how, counters
     size, lanes = len(reward), len(open_)
     for t in range(len(rewards)):
         for lane in range(lanes):
@@ -483,7 +485,7 @@ def _put_steps(open_, counters, steps, ring, how, nodes, maxima, rows, stored): 
         head += lanes
         _record(open_, head, rewards[t], terminated[t], truncated[t], reward, happened, behind, ahead)
         before = last
-        last = _complete(head - lanes, head, head - size, behind, happened, n_step, ready, before)
+        last = _complete(head - lanes, head, head - size, behind, happened, chain, ready, before)
         for number in range(before, last if len(nodes) else before):
             largest = maxima[1] if maxima[1] > 0 else np.float32(1)
             put_leaf(nodes, maxima, number % size, largest)
@@ -500,13 +502,13 @@ def _put_steps(open_, counters, steps, ring, how, nodes, maxima, rows, stored): 
     return head, first, last
 
 
-@njit()
+@njit(borrows=True)
 def _put_row(to, row):  # type: ignore[no-untyped-def]
     for j in range(len(row)):
         to[j] = row[j]
 
 
-@njit()
+@njit(borrows=True)
 def _trace(counters, ring, gamma, n_step, here, there, returns, discounts):  # type: ignore[no-untyped-def]
     """Follow transitions by their numbers: rewards, discounts, and the places of the frames at both ends."""
     ready, ahead, behind, reward, happened = ring
@@ -529,7 +531,7 @@ def _trace(counters, ring, gamma, n_step, here, there, returns, discounts):  # t
         discounts[i] = factor
 
 
-@njit()
+@njit(borrows=True)
 def _window(at, behind, places):  # type: ignore[no-untyped-def]
     """The places of the frames that end at `at`, oldest first."""
     for k in range(len(places) - 1, -1, -1):

@@ -59,7 +59,7 @@ def iter_levels(width: int) -> list[int]:
     return [width >> level for level in range(1, width.bit_length())]
 
 
-@njit()
+@njit(borrows=True)
 def put_leaf(nodes, maxima, place, value):  # type: ignore[no-untyped-def]
     """One leaf, and the sums and maxima above it."""
     at = len(nodes) // 2 + place
@@ -67,7 +67,8 @@ def put_leaf(nodes, maxima, place, value):  # type: ignore[no-untyped-def]
     while at > 1:
         at //= 2
         nodes[at] = nodes[2 * at] + nodes[2 * at + 1]
-        maxima[at] = max(maxima[2 * at], maxima[2 * at + 1])
+        left, right = maxima[2 * at], maxima[2 * at + 1]
+        maxima[at] = right if right > left else left
 
 
 @njit()

@@ -35,11 +35,17 @@ class Descent(NamedTuple):
 NO_DESCENT = Descent(0, *[np.zeros(0, np.float32)] * 5, np.zeros(0))  # of what does not learn
 
 
-@njit(nogil=True)
+@njit(nogil=True, inline="always")
 def descend(descent, rate, most):  # type: ignore[no-untyped-def]
     """`Optimizer.descend`, called in compiled code. → the norm of the gradient"""
     vectors = (descent.parameters, descent.gradient, descent.mean, descent.square, descent.steps)
     return call_descent(descent.where, (*vectors, descent.settings, rate, most))
+
+
+# The step as Python calls it: compiled for Python too, it would take as long again.
+@njit(calls=True, borrows=True, nogil=True)
+def descend_at(where, parameters, gradient, mean, square, steps, settings, rate, most):  # type: ignore[no-untyped-def]
+    return call_descent(where, (parameters, gradient, mean, square, steps, settings, rate, most))
 
 
 @njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")

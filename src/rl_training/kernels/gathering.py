@@ -10,20 +10,24 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numba import types
 
-from rl_training.compiling import njit
+from rl_training.compiling import call_at, njit
 from rl_training.dynamics.chance import normal, uniform
 from rl_training.dynamics.lanes import LaneState, Led, call_advance
-from rl_training.kernels.layers import OUTPUTS
 from rl_training.kernels.rollouts import Acting, Scaling, outputs_of, scale
 
-GREEDY, SQUASHED = range(2)  # how actions come of what a network puts out
+# By their addresses, as a run needs one of two ways to choose actions, and statistics in some cases only.
+ROWS, VECTOR, SHARE = types.float32[:, ::1], types.float64[::1], types.float64
+CHOOSE = types.void(types.int64, SHARE, SHARE, SHARE, ROWS, ROWS, types.uint64[::1])
+TAKE_IN = types.void(VECTOR, VECTOR, VECTOR, types.float64, ROWS, VECTOR)
+call_choose, call_take_in = call_at(CHOOSE), call_at(TAKE_IN)
 
 
 class Exploring(NamedTuple):
     """How actions are chosen."""
 
-    kind: int
+    where: int  # the address of `choose_greedily` or `draw_squashed`
     first: int  # the output that the values of choices begin with
     lowest: float  # between which log σ is held
     highest: float
@@ -33,6 +37,7 @@ class Exploring(NamedTuple):
 class Moments(NamedTuple):
     """Running statistics of observations, as `RunningMoments` has them; [0] arrays where there are none."""
 
+    where: int  # the address of `take_in`
     mean: np.ndarray  # [O]
     variance: np.ndarray  # [O]
     seen: np.ndarray  # [1]
@@ -43,7 +48,7 @@ class Stepped(NamedTuple):
     """Room for T steps of B lanes."""
 
     obs: np.ndarray  # [T + 1, B, O]; the first row is where the lanes stand
-    action: np.ndarray  # [T, B, K]
+    action: np.ndarray  # [T, B, K] float32
     reward: np.ndarray  # [T, B]
     terminated: np.ndarray  # [T, B]
     truncated: np.ndarray  # [T, B]
@@ -51,71 +56,77 @@ class Stepped(NamedTuple):
     finished: np.ndarray  # [T·B, 3], rows (lane, return, length)
 
 
-@njit(error_model="numpy")
-def choose_greedily(line, share, chance):  # type: ignore[no-untyped-def]
-    """The index of the largest number, or with probability `share` any, all equally likely."""
-    draw, best = uniform(chance), 0
-    if draw < share:
-        # Given that a draw is below ε, it is uniform in [0, ε): it can choose the action as well.
-        return min(np.int64(draw * (len(line) / share)), len(line) - 1)
-    for j in range(1, len(line)):
-        if line[j] > line[best]:
-            best = j
-    return best
+class Lines(NamedTuple):
+    """Room for what is known of all lanes at one step."""
+
+    inputs: np.ndarray  # [B, I]
+    outputs: np.ndarray  # [B, P]
+    taken: np.ndarray  # [B, K] float64
+    reward: np.ndarray  # [B] float64
+    rows: np.ndarray  # [B], 0 to B - 1
 
 
-@njit(error_model="numpy")
-def draw_squashed(exploring, line, action, share, chance):  # type: ignore[no-untyped-def]
-    """a = tanh(μ + σ ε) into `action` [D], from outputs (μ, log σ) [2 D]; with a `share` of 1 uniform in [-1, 1]."""
-    count = len(action)
-    for k in range(count):
-        if share == 1:
-            action[k] = np.float32(2.0 * uniform(chance) - 1.0)
+@njit(borrows=True, error_model="numpy")
+def choose_greedily(first, lowest, highest, share, outputs, actions, chance):  # type: ignore[no-untyped-def]
+    """The index of the largest number from `first` on, or with probability `share` any, all equally likely."""
+    for b in range(len(actions)):
+        line, draw, best = outputs[b, first:], uniform(chance), 0
+        if draw < share:
+            # Given that a draw is below ε, it is uniform in [0, ε): it can choose the action as well.
+            best = min(np.int64(draw * (len(line) / share)), len(line) - 1)
         else:
-            log_std = min(max(np.float64(line[count + k]), exploring.lowest), exploring.highest)
-            action[k] = np.float32(math.tanh(line[k] + math.exp(log_std) * normal(chance)))
+            for j in range(1, len(line)):
+                if line[j] > line[best]:
+                    best = j
+        actions[b, 0] = np.float32(best)
 
 
-@njit(error_model="numpy")
-def take_in(moments, rows, deviation):  # type: ignore[no-untyped-def]
+@njit(borrows=True, error_model="numpy")
+def draw_squashed(first, lowest, highest, share, outputs, actions, chance):  # type: ignore[no-untyped-def]
+    """a = tanh(μ + σ ε) [B, D] from outputs (μ, log σ) [B, 2 D]; with a `share` of 1 uniform in [-1, 1]."""
+    count = actions.shape[1]
+    for b in range(len(actions)):
+        for k in range(count):
+            if share == 1:
+                actions[b, k] = np.float32(2.0 * uniform(chance) - 1.0)
+            else:
+                log_std = min(max(np.float64(outputs[b, count + k]), lowest), highest)
+                actions[b, k] = np.float32(math.tanh(outputs[b, k] + math.exp(log_std) * normal(chance)))
+
+
+@njit(borrows=True, error_model="numpy")
+def take_in(means, variances, seen, epsilon, rows, deviation):  # type: ignore[no-untyped-def]
     """Merge rows [B, O] into the statistics, by the equations of `RunningMoments.update`."""
-    new, old = len(rows), moments.seen[0]
+    new, old = len(rows), seen[0]
     total = old + new
-    for j in range(len(moments.mean)):
+    for j in range(len(means)):
         mean, square = 0.0, 0.0
         for i in range(new):
             mean += rows[i, j] / new
         for i in range(new):
             square += (rows[i, j] - mean) ** 2
-        difference = mean - moments.mean[j]
-        squares = moments.variance[j] * old + square + difference**2 * old * new / total
-        moments.mean[j] += difference * new / total
-        moments.variance[j] = squares / total
-        deviation[j] = math.sqrt(moments.variance[j] + moments.epsilon)
-    moments.seen[0] = total
+        difference = mean - means[j]
+        squares = variances[j] * old + square + difference**2 * old * new / total
+        means[j] += difference * new / total
+        variances[j] = squares / total
+        deviation[j] = math.sqrt(variances[j] + epsilon)
+    seen[0] = total
 
 
-@njit(calls=True, error_model="numpy")
-def gather_steps(lanes, acting, scaling, exploring, moments, stepped, chance):  # type: ignore[no-untyped-def]
+@njit(calls=True, borrows=True, error_model="numpy")
+def gather_steps(lanes, acting, scaling, exploring, moments, stepped, lines, chance):  # type: ignore[no-untyped-def]
     """T steps in all lanes; → how many episodes ended. All but `chance` are the fields of what they are named after."""
     lanes, acting, scaling = LaneState(*lanes), Acting(*acting), Scaling(*scaling)
     exploring, moments, stepped = Exploring(*exploring), Moments(*moments), Stepped(*stepped)
-    steps, count, numbers = stepped.action.shape
-    inputs = np.empty((count, acting.table[-1, OUTPUTS]), np.float32)
-    outputs = np.empty((count, acting.outputs), np.float32)
-    taken, rows, finished = np.empty((count, numbers)), np.arange(count), 0
-    reward = np.empty(count)
-    for t in range(steps):
-        share = exploring.shares[t]
+    inputs, outputs, taken, reward, rows = lines
+    finished = 0
+    for t in range(len(stepped.action)):
+        share, actions = exploring.shares[t], stepped.action[t]
         if share < 1:
             outputs_of(acting, stepped.obs[t], rows, inputs, outputs)
-        for b in range(count):
-            action = stepped.action[t, b]
-            if exploring.kind == GREEDY:
-                action[0] = choose_greedily(outputs[b, exploring.first :], share, chance)
-            else:
-                draw_squashed(exploring, outputs[b], action, share, chance)
-        scale(scaling, stepped.action[t], taken)
+        how = (exploring.first, exploring.lowest, exploring.highest, share)
+        call_choose(exploring.where, (*how, outputs, actions, chance))
+        scale(scaling, actions, taken)
         led = Led(
             stepped.next_obs[t],
             stepped.obs[t + 1],
@@ -125,8 +136,9 @@ def gather_steps(lanes, acting, scaling, exploring, moments, stepped, chance):  
             stepped.finished,
         )
         finished = call_advance(lanes.functions[3], (lanes, taken, led, finished))
-        for b in range(count):
+        for b in range(len(reward)):
             stepped.reward[t, b] = reward[b]
         if len(moments.mean) > 0:
-            take_in(moments, stepped.next_obs[t], acting.deviation)
+            statistics = (moments.mean, moments.variance, moments.seen, moments.epsilon)
+            call_take_in(moments.where, (*statistics, stepped.next_obs[t], acting.deviation))
     return finished

@@ -51,17 +51,18 @@ TABLE, NUMBERS, ROWS, INDICES = (
     types.float32[:, ::1],
     types.int64[::1],
 )
-PACK = types.void(TABLE, NUMBERS, NUMBERS)
+PACK = types.void(TABLE, NUMBERS, NUMBERS, types.boolean)
+UNPACK = types.void(TABLE, NUMBERS, NUMBERS)
 PASS = types.void(TABLE, NUMBERS, NUMBERS, ROWS, INDICES, ROWS)
 RETURN = types.void(TABLE, NUMBERS, NUMBERS, ROWS, NUMBERS, types.boolean, types.boolean)
 NORM = types.void(INDICES, NUMBERS, NUMBERS, types.int64)
 NORM_SLOPES = types.void(INDICES, NUMBERS, NUMBERS, types.int64, NUMBERS, types.boolean)
-call_pack, call_forward, call_backward = call_at(PACK), call_at(PASS), call_at(RETURN)
+call_pack, call_unpack, call_forward, call_backward = map(call_at, (PACK, UNPACK, PASS, RETURN))
 call_norm, call_norm_slopes = call_at(NORM), call_at(NORM_SLOPES)
 ACTIVATED = types.void(INDICES, NUMBERS, types.int64)
 DIFFERENTIATED = types.void(INDICES, NUMBERS, types.int64, NUMBERS, types.boolean)
 call_activate, call_differentiate = call_at(ACTIVATED), call_at(DIFFERENTIATED)
-PACKING, FORTH, BACK, UNPACKING, READING = range(5)  # places in a network's addresses; not all have the last
+PACKING, FORTH, BACK, UNPACKING = range(4)  # places in a network's addresses
 
 
 class Layer(NamedTuple):
@@ -163,25 +164,24 @@ class Layers:
     @cached_property
     def addresses(self) -> np.ndarray:
         """Where the passes over a network lie: `pack`, `forward`, `backward` and `unpack`."""
-        passes = ((pack, PACK), (forward, PASS), (backward, RETURN), (unpack, PACK))
+        passes = ((pack, PACK), (forward, PASS), (backward, RETURN), (unpack, UNPACK))
         return np.array([address(function, signature) for function, signature in passes])
 
     @cached_property
     def network(self) -> Network:
         """Itself, as larger kernels read it."""
         places = (self.table, self.parameters, self.packed, self.memory, self.gradient)
-        where = np.append(self.addresses, address(pack_forward, PACK))
-        return Network(where, *places, self.output, self.slopes)
+        return Network(self.addresses, *places, self.output, self.slopes)
 
     def pack_forward(self) -> None:
         """Read the parameters as they are now, for forward passes alone."""
         self._gather()
-        pack_forward(self.table, self.parameters, self.packed)
+        pack_at(self.addresses[PACKING], self.table, self.parameters, self.packed, False)
 
     def pack(self, learns: bool = True) -> None:
         """Read the parameters as they are now; what was added up of gradients begins anew if the network learns."""
         self._gather()
-        pack(self.table, self.parameters, self.packed)
+        pack_at(self.addresses[PACKING], self.table, self.parameters, self.packed, True)
         if learns:
             self.gradient[:] = 0
 
@@ -192,7 +192,7 @@ class Layers:
     def forward(self, inputs: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The outputs [n, outputs] for some rows of inputs [N, inputs], at most HEIGHT; valid until the next call."""
         out = self.output[: len(rows)]
-        forward(self.table, self.packed, self.memory, inputs, rows, out)
+        forward_at(self.addresses[FORTH], self.table, self.packed, self.memory, inputs, rows, out)
         return out
 
     def backward(self, slopes: np.ndarray, learns: bool = True) -> None:
@@ -200,11 +200,12 @@ class Layers:
 
         Where the network does not learn, slopes are passed on to `to_inputs` [n, inputs] alone.
         """
-        backward(self.table, self.packed, self.memory, slopes, self.gradient, learns, False)
+        where = self.addresses[BACK]
+        backward_at(where, self.table, self.packed, self.memory, slopes, self.gradient, learns)
 
     def unpack(self, gradient: np.ndarray) -> None:
         """Write what was added up to where a vector of gradients has it."""
-        unpack(self.table, self.gradient, gradient)
+        unpack_at(self.addresses[UNPACKING], self.table, self.gradient, gradient)
 
 
 def norm_addresses() -> tuple[int, int]:
@@ -251,19 +252,19 @@ def _place(part: Tensor | None, vectors: Sequence[Tensor]) -> int:
     raise AssertionError("a parameter of another vector")
 
 
-@njit(nogil=True)
+@njit(nogil=True, inline="always")
 def begin(network):  # type: ignore[no-untyped-def]
     """`Layers.pack`, called in compiled code; `take_back` begins its sums anew itself."""
-    call_pack(network.where[PACKING], (network.table, network.parameters, network.packed))
+    call_pack(network.where[PACKING], (network.table, network.parameters, network.packed, True))
 
 
-@njit(nogil=True)
+@njit(nogil=True, inline="always")
 def read(network):  # type: ignore[no-untyped-def]
     """`Layers.pack_forward`, called in compiled code."""
-    call_pack(network.where[READING], (network.table, network.parameters, network.packed))
+    call_pack(network.where[PACKING], (network.table, network.parameters, network.packed, False))
 
 
-@njit(nogil=True)
+@njit(nogil=True, inline="always")
 def put_out(network, inputs, rows):  # type: ignore[no-untyped-def]
     """`Layers.forward`, called in compiled code."""
     outputs = network.outputs[: len(rows)]
@@ -271,36 +272,46 @@ def put_out(network, inputs, rows):  # type: ignore[no-untyped-def]
     return outputs
 
 
-@njit(nogil=True)
+@njit(nogil=True, inline="always")
 def take_back(network, slopes, anew):  # type: ignore[no-untyped-def]
     """`Layers.backward` of a network that learns, called in compiled code; for the first of several blocks `anew`."""
     places = (network.table, network.packed, network.memory, slopes, network.gradient, True, anew)
     call_backward(network.where[BACK], places)
 
 
-@njit(nogil=True)
+@njit(nogil=True, inline="always")
 def hand_over(network, gradient):  # type: ignore[no-untyped-def]
     """`Layers.unpack`, called in compiled code."""
-    call_pack(network.where[UNPACKING], (network.table, network.gradient, gradient))
+    call_unpack(network.where[UNPACKING], (network.table, network.gradient, gradient))
+
+
+# The passes as Python calls them: compiled for Python too, each would take several times as long as these.
+@njit(calls=True, borrows=True, nogil=True)
+def pack_at(where, table, parameters, packed, learns):  # type: ignore[no-untyped-def]
+    call_pack(where, (table, parameters, packed, learns))
+
+
+@njit(calls=True, borrows=True, nogil=True)
+def unpack_at(where, table, packed, gradient):  # type: ignore[no-untyped-def]
+    call_unpack(where, (table, packed, gradient))
+
+
+@njit(calls=True, borrows=True, nogil=True)
+def forward_at(where, table, packed, memory, inputs, rows, outputs):  # type: ignore[no-untyped-def]
+    call_forward(where, (table, packed, memory, inputs, rows, outputs))
+
+
+@njit(calls=True, borrows=True, nogil=True)
+def backward_at(where, table, packed, memory, slopes, gradient, learns):  # type: ignore[no-untyped-def]
+    call_backward(where, (table, packed, memory, slopes, gradient, learns, False))
 
 
 @njit(borrows=True, nogil=True)
-def pack(table, parameters, packed):  # type: ignore[no-untyped-def]
-    """Weights in panels, as `product` reads them: W transposed for the forward pass, W for the backward one."""
-    pack_forward(table, parameters, packed)
-    for i in range(len(table) - 1):
-        inputs, outputs = table[i, INPUTS], table[i, OUTPUTS]
-        if inputs > 0:
-            weight = parameters[table[i, WEIGHT] : table[i, WEIGHT] + outputs * inputs]
-            if table[i, TRANSPOSED]:
-                _pack_transposed(weight, outputs, inputs, packed[table[i, BACKWARD] :])
-            else:
-                _pack_rows(weight, inputs, outputs, packed[table[i, BACKWARD] :])
+def pack(table, parameters, packed, learns):  # type: ignore[no-untyped-def]
+    """Biases, and weights in panels, as `product` reads them: W transposed for the forward pass.
 
-
-@njit(borrows=True, nogil=True)
-def pack_forward(table, parameters, packed):  # type: ignore[no-untyped-def]
-    """Biases, and weights for the forward pass."""
+    For a network that `learns`, W for the backward one too.
+    """
     for i in range(len(table) - 1):
         inputs, outputs = table[i, INPUTS], table[i, OUTPUTS]
         start = packed[table[i, START] :]
@@ -317,6 +328,10 @@ def pack_forward(table, parameters, packed):  # type: ignore[no-untyped-def]
                 _pack_rows(weight, outputs, inputs, packed[table[i, FORWARD] :])
             else:
                 _pack_transposed(weight, inputs, outputs, packed[table[i, FORWARD] :])
+            if learns and table[i, TRANSPOSED]:
+                _pack_transposed(weight, outputs, inputs, packed[table[i, BACKWARD] :])
+            elif learns:
+                _pack_rows(weight, inputs, outputs, packed[table[i, BACKWARD] :])
 
 
 @njit(borrows=True, nogil=True)

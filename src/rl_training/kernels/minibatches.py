@@ -24,6 +24,7 @@ from rl_training.kernels.layers import (
     call_backward,
     call_forward,
     call_pack,
+    call_unpack,
 )
 
 
@@ -82,7 +83,7 @@ def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  #
         rows, start = order[start : ends[m]], ends[m]
         sums, old, share = numbers[m, :last], batch.chosen[: len(rows)], 1.0 / len(rows)
         gather(batch.columns, rows, loss.normalized, old)
-        call_pack(learner.where[PACKING], (table, descent.parameters, packed))
+        call_pack(learner.where[PACKING], (table, descent.parameters, packed, True))
         for first in range(0, len(rows), HEIGHT):
             block = rows[first : first + HEIGHT]
             count = len(block)
@@ -100,7 +101,7 @@ def descend(learner, loss, batch, order, ends, descent, rate, most, numbers):  #
             call_backward(learner.where[BACK], (table, packed, memory, slopes, gradient, True, first == 0))
         if not math.isfinite(sums[0]) or (loss.far > 0 and sums[loss.far] > loss.limit):
             return m + 1
-        call_pack(learner.where[UNPACKING], (table, gradient, descent.gradient))
+        call_unpack(learner.where[UNPACKING], (table, gradient, descent.gradient))
         vectors = (descent.parameters, descent.gradient, descent.mean, descent.square, descent.steps)
         norm = call_descent(descent.where, (*vectors, descent.settings, rate, most))
         numbers[m, last] = norm

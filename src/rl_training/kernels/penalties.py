@@ -29,12 +29,11 @@ from rl_training.kernels.layers import (
     START,
     STAY,
     STRIDE,
+    TO_PRODUCT,
     VALUES,
     Layers,
-    backward,
-    forward,
 )
-from rl_training.kernels.products import PANEL, product
+from rl_training.kernels.products import PANEL, call_product
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 NO_PLACE = np.int64(0)
@@ -54,11 +53,9 @@ class Penalty:
 
     def slopes(self, inputs: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """∇ₓ f [n, inputs] for some rows of inputs, at most HEIGHT; valid until the next call."""
-        layers, count = self.layers, len(rows)
-        forward(layers.table, layers.packed, layers.memory, inputs, rows, layers.output[:count])
-        places = (layers.table, layers.packed, layers.memory, self.ones[:count], layers.gradient)
-        backward(*places, False, False)
-        return layers.to_inputs[:count]
+        self.layers.forward(inputs, rows)
+        self.layers.backward(self.ones[: len(rows)], learns=False)
+        return self.layers.to_inputs[: len(rows)]
 
     def add(self, along: np.ndarray) -> None:
         """Add the gradient of a penalty with these slopes [n, inputs] in what `slopes` gave last."""
@@ -67,7 +64,7 @@ class Penalty:
         add_penalty(layers.table, layers.packed, *arrays, along, layers.gradient)
 
 
-@njit(nogil=True)
+@njit(borrows=True, nogil=True)
 def add_penalty(table, packed, memory, turned, moved, zeros, along, gradient):  # type: ignore[no-untyped-def]
     """The equations above, for the rows `along` [n, inputs] that hold t at the inputs."""
     count = len(along)
@@ -75,21 +72,15 @@ def add_penalty(table, packed, memory, turned, moved, zeros, along, gradient):  
         at = table[-1, VALUES] + r * table[-1, STRIDE]
         for j in range(table[-1, OUTPUTS]):
             moved[at + j] = along[r, j]
-    nothing = (zeros, NO_PLACE, STAY)
+    nothing, where = (zeros, NO_PLACE, STAY), table[-1, TO_PRODUCT]
     for i in range(len(table) - 1):
         layer, source = table[i], table[table[i, SOURCE]]
-        _add_product(layer, source, (memory, layer[SLOPES]), moved, gradient, count)
+        _add_product(where, layer, source, (memory, layer[SLOPES]), moved, gradient, count)
         if i == len(table) - 2:
             break  # the output is linear: how far it moves decides nothing
-        product(
-            count,
-            layer[OUTPUTS],
-            layer[INPUTS],
-            (turned, layer[VALUES], layer[STRIDE]),
-            nothing,
-            (moved, source[VALUES], source[STRIDE], NEXT),
-            (packed, layer[FORWARD], NEXT_PANEL, layer[INPUTS] * NEXT_PANEL),
-        )
+        to, first = (turned, layer[VALUES], layer[STRIDE]), (moved, source[VALUES], source[STRIDE], NEXT)
+        second = (packed, layer[FORWARD], NEXT_PANEL, layer[INPUTS] * NEXT_PANEL)
+        call_product(where, (count, layer[OUTPUTS], layer[INPUTS], to, nothing, first, second))
         for r in range(count):
             at, slopes = layer[VALUES] + r * layer[STRIDE], layer[SLOPES] + r * layer[STRIDE]
             for j in range(layer[OUTPUTS]):
@@ -98,22 +89,17 @@ def add_penalty(table, packed, memory, turned, moved, zeros, along, gradient):  
                 turned[at + j] = -TWO * h * u * memory[slopes + j]
     for i in range(len(table) - 3, -1, -1):
         layer, source = table[i], table[table[i, SOURCE]]
-        _add_product(layer, source, (turned, layer[VALUES]), memory, gradient, count)
+        _add_product(where, layer, source, (turned, layer[VALUES]), memory, gradient, count)
         for r in range(count):
             at = layer[VALUES] + r * layer[STRIDE]
             for j in range(layer[OUTPUTS]):
                 gradient[layer[START] + j] += turned[at + j]
         if i == 0:
             break
-        product(
-            count,
-            layer[INPUTS],
-            layer[OUTPUTS],
-            (memory, source[SLOPES], source[STRIDE]),  # whose slopes are not needed any more
-            nothing,
-            (turned, layer[VALUES], layer[STRIDE], NEXT),
-            (packed, layer[BACKWARD], NEXT_PANEL, layer[OUTPUTS] * NEXT_PANEL),
-        )
+        to = (memory, source[SLOPES], source[STRIDE])  # whose slopes are not needed any more
+        first = (turned, layer[VALUES], layer[STRIDE], NEXT)
+        second = (packed, layer[BACKWARD], NEXT_PANEL, layer[OUTPUTS] * NEXT_PANEL)
+        call_product(where, (count, layer[INPUTS], layer[OUTPUTS], to, nothing, first, second))
         for r in range(count):
             at, slopes = source[VALUES] + r * source[STRIDE], source[SLOPES] + r * source[STRIDE]
             for j in range(source[OUTPUTS]):
@@ -121,18 +107,10 @@ def add_penalty(table, packed, memory, turned, moved, zeros, along, gradient):  
                 turned[at + j] += memory[slopes + j] * (ONE - h * h)
 
 
-@njit(nogil=True)
-def _add_product(layer, source, given, taken, gradient, count):  # type: ignore[no-untyped-def]
+@njit(borrows=True, nogil=True, inline="always")
+def _add_product(where, layer, source, given, taken, gradient, count):  # type: ignore[no-untyped-def]
     """∂W += gᵀ x for g at a place of `given`, and x where `taken` has what the layer's source has."""
     width = (layer[INPUTS] + PANEL - 1) // PANEL * PANEL
-    to = (gradient, layer[GRADIENT], width)
-    left = (given[0], given[1], NEXT, layer[STRIDE])
-    product(
-        layer[OUTPUTS],
-        layer[INPUTS],
-        count,
-        to,
-        to,
-        left,
-        (taken, source[VALUES], source[STRIDE], NEXT_PANEL),
-    )
+    to, first = (gradient, layer[GRADIENT], width), (given[0], given[1], NEXT, layer[STRIDE])
+    second = (taken, source[VALUES], source[STRIDE], NEXT_PANEL)
+    call_product(where, (layer[OUTPUTS], layer[INPUTS], count, to, to, first, second))

@@ -8,11 +8,23 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from rl_training.compiling import address
 from rl_training.data.batch import Batch
 from rl_training.data.normalization import EPSILON
 from rl_training.envs.compiled import AnyEnvironments, CompiledEnvironments
 from rl_training.kernels.acting import InMemory
-from rl_training.kernels.gathering import GREEDY, SQUASHED, Exploring, Moments, Stepped, gather_steps
+from rl_training.kernels.gathering import (
+    CHOOSE,
+    TAKE_IN,
+    Exploring,
+    Lines,
+    Moments,
+    Stepped,
+    choose_greedily,
+    draw_squashed,
+    gather_steps,
+    take_in,
+)
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import gaussian_layers, head_layers
 from rl_training.kernels.rollouts import Acting
@@ -40,11 +52,12 @@ class WholeSteps:
         self,
         policy: Any,
         network: QNetwork | GaussianActor,
-        kind: int,
+        choose: Any,
         read: Read,
         environments: CompiledEnvironments,
     ) -> None:
-        self.policy, self.network, self.kind, self.read = policy, network, kind, read
+        self.policy, self.network, self.read = policy, network, read
+        self.where, self.choices = address(choose, CHOOSE), choose is choose_greedily
         self.environments, self.scaling = environments, scaling_of(environments.codec)
         self.reading = InMemory(network, self._read)
         self.stepped: Stepped | None = None
@@ -59,8 +72,8 @@ class WholeSteps:
         if policy.device.type != "cpu" or not is_plain(environments.codec):
             return None
         if isinstance(policy, QPolicy):
-            return cls(policy, policy.network, GREEDY, _q_layers, environments)
-        return cls(policy, policy.actor, SQUASHED, gaussian_layers, environments)
+            return cls(policy, policy.network, choose_greedily, _q_layers, environments)
+        return cls(policy, policy.actor, draw_squashed, gaussian_layers, environments)
 
     @property
     def is_ready(self) -> bool:
@@ -81,16 +94,16 @@ class WholeSteps:
         stepped.obs[0] = environments.rows
         chance = np.array([np.random.randint(0, 2**64, dtype=np.uint64), 0], np.uint64)
         first = int(isinstance(self.network, QNetwork) and self.network.dueling)
-        exploring = Exploring(self.kind, first, *LOG_STD_BOUNDS, shares)
+        exploring = Exploring(self.where, first, *LOG_STD_BOUNDS, shares)
         if len(moments.mean):
             acting = acting._replace(mean=moments.mean, deviation=moments_of(self.policy.normalizer)[1])
         # As plain tuples: of each named one, numba asks Python for its class.
-        how = map(tuple, (environments.state, acting, self.scaling, exploring, moments, stepped))
+        how = map(tuple, (environments.state, acting, self.scaling, exploring, moments, stepped, self.lines))
         ended = environments.called(gather_steps, *how, chance)
         environments.stand_at(stepped.obs[-1].copy(), stepped.finished[:ended])
         self._take_in(moments)
         return {
-            "action": stepped.action[..., 0] if self.kind == GREEDY else stepped.action,
+            "action": stepped.action[..., 0].astype(np.int64) if self.choices else stepped.action,
             "reward": stepped.reward,
             "terminated": stepped.terminated,
             "truncated": stepped.truncated,
@@ -104,15 +117,28 @@ class WholeSteps:
         layers = None if vector is None else self.read(network, vector)
         if layers is None or not is_simple(network.encoder[0]):
             return None
+        count = self.environments.count
+        self.lines = Lines(
+            inputs=np.empty((count, layers.inputs), np.float32),
+            outputs=np.empty((count, layers.outputs), np.float32),
+            taken=np.empty((count, self._size)),
+            reward=np.empty(count),
+            rows=np.arange(count),
+        )
         return layers, acting_of(network.encoder[0], layers, NOTHING, NOTHING)
+
+    @property
+    def _size(self) -> int:
+        """Numbers in an action."""
+        return 1 if self.choices else self.environments.codec.half_width.size
 
     def _moments(self) -> Moments:
         normalizer = self.policy.normalizer
         if normalizer is None or normalizer.moments is None:
-            return Moments(NOTHING, NOTHING, NOTHING, EPSILON)
+            return Moments(0, NOTHING, NOTHING, NOTHING, EPSILON)
         moments = normalizer.moments
         flat = (moments.mean.reshape(-1).copy(), moments.variance.reshape(-1).copy())
-        return Moments(*flat, np.array([moments.count]), EPSILON)
+        return Moments(address(take_in, TAKE_IN), *flat, np.array([moments.count]), EPSILON)
 
     def _take_in(self, moved: Moments) -> None:
         if len(moved.mean):
@@ -125,12 +151,10 @@ class WholeSteps:
         """Allocated once for each length."""
         if self.stepped is None or len(self.stepped.reward) != steps:
             count, numbers = self.environments.count, self.environments.numbers
-            choice = self.kind == GREEDY
-            size = 1 if choice else self.environments.codec.half_width.size
             column = (steps, count)
             self.stepped = Stepped(
                 obs=np.empty((steps + 1, count, numbers), np.float32),
-                action=np.empty((*column, size), np.int64 if choice else np.float32),
+                action=np.empty((*column, self._size), np.float32),
                 reward=np.empty(column, np.float32),
                 terminated=np.empty(column, np.bool_),
                 truncated=np.empty(column, np.bool_),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.compiling import address
 from rl_training.errors import NonFiniteError
-from rl_training.kernels.descent import SIGNATURE, Descent, adam, rmsprop, two_rate_adam
+from rl_training.kernels.descent import SIGNATURE, Descent, adam, descend_at, rmsprop, two_rate_adam
 from rl_training.runtime.controls import Now
 from rl_training.settings.families import AdamSettings, OptimizerChoice
 from rl_training.state.leaves import require
@@ -77,8 +77,7 @@ class Optimizer(Stateful):
 
     def descend(self, learning_rate: float, max_grad_norm: float) -> float:
         """The same step in compiled code, down the gradient that is in place already; its norm before scaling."""
-        _, *arrays = self.descent()
-        norm: float = self._compiled()(*arrays, learning_rate, max_grad_norm)
+        norm: float = descend_at(*self.descent(), learning_rate, max_grad_norm)
         if not math.isfinite(norm):
             raise NonFiniteError(self.first_not_finite())
         return norm

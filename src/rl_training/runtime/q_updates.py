@@ -38,6 +38,8 @@ class QUpdate:
         self.trainer, self.networks = trainer, (tuple(online.network), tuple(target.network))
         self.switches = (bool(trainer.config.double), bool(trainer.agent.network.dueling))
         self.descent, self.sums = tuple(trainer.optimizer.descent()), np.zeros(2)
+        size = (HEIGHT, online.outputs - self.switches[1])
+        self.room = tuple(np.empty(size, np.float32) for _ in range(4))
 
     @classmethod
     def of(cls, trainer: Any) -> QUpdate | None:
@@ -55,7 +57,8 @@ class QUpdate:
         errors, optimizer = np.empty(count, np.float32), self.trainer.optimizer
         step = (self.descent, now.learning_rate, limit(now.max_grad_norm))
         given = (rows, known, masks, limit(now.huber_delta))
-        norm = improve(self.networks, self.switches, *given, *step, errors, self.sums)
+        found = (np.arange(count), self.room, errors, self.sums)
+        norm = improve(self.networks, self.switches, *given, *step, *found)
         loss, q_value = self.sums.tolist()
         if not math.isfinite(loss):
             raise NonFiniteError("loss")
@@ -64,45 +67,56 @@ class QUpdate:
         return {"grad_norm": norm, "loss": loss, "q_value": q_value}, errors
 
 
-@njit(nogil=True, error_model="numpy")
-def improve(networks, switches, inputs, known, masks, delta, descent, rate, most, errors, sums):  # type: ignore[no-untyped-def]
+@njit(calls=True, borrows=True, nogil=True, error_model="numpy")
+def improve(networks, switches, inputs, known, masks, delta, descent, rate, most, order, room, errors, sums):  # type: ignore[no-untyped-def]
     """A step of the online network towards the target's values, with `double` and `dueling` as switches.
 
     networks, descent: the fields of two `Network` and of a `Descent`
     inputs: features [N, ...] of here and there; known: actions, rewards, discounts and weights [N]
+    order: 0 to N - 1; room: four arrays [HEIGHT, actions]
     errors [N] and sums, the loss and mean Q, are written. → the gradient's norm
     """
     online, target, descent = Network(*networks[0]), Network(*networks[1]), Descent(*descent)
     (double, dueling), (obs, next_obs) = switches, inputs
     action, reward, discount, weight = known
-    count, order = len(obs), np.arange(len(obs))
-    sums[:] = 0
+    count = len(obs)
+    sums[0] = sums[1] = 0.0
     begin(online)
     read(target)
     for first in range(0, count, HEIGHT):
         rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
-        next_q = values(target, next_obs, rows, dueling)
-        chooser = values(online, next_obs, rows, dueling) if double else next_q
-        q = values(online, obs, rows, dueling)
-        slopes, streams = np.empty(q.shape, np.float32), online.slopes[: len(rows)]
-        some = (action[part], reward[part], discount[part], weight[part])
+        next_q, chooser, q, slopes = room[0][: len(rows)], room[1], room[2][: len(rows)], room[3][: len(rows)]
+        values(target, next_obs, rows, dueling, next_q)
+        if double:
+            values(online, next_obs, rows, dueling, chooser[: len(rows)])
+        values(online, obs, rows, dueling, q)
+        some, chooser = (
+            (action[part], reward[part], discount[part], weight[part]),
+            chooser if double else next_q,
+        )
         q_slopes(some, next_q, chooser, masks[part], q, 1 / count, delta, slopes, errors[part], sums)
+        streams = online.slopes[: len(rows)]
         if dueling:
             dueling_slopes(slopes, streams)
         else:
-            streams[:] = slopes
+            copy(slopes, streams)
         take_back(online, streams, first == 0)
     hand_over(online, descent.gradient)
     return descend(descent, rate, most) if math.isfinite(sums[0]) else math.inf
 
 
-@njit(nogil=True, error_model="numpy")
-def values(network, inputs, rows, dueling):  # type: ignore[no-untyped-def]
+@njit(borrows=True, nogil=True, error_model="numpy")
+def values(network, inputs, rows, dueling, found):  # type: ignore[no-untyped-def]
     """Q [n, actions] of some rows, in an array that the next pass does not write over."""
     outputs = put_out(network, inputs, rows)
-    found = np.empty((len(rows), outputs.shape[1] - dueling), np.float32)
     if dueling:
         dueling_rows(outputs, found)
     else:
-        found[:] = outputs
-    return found
+        copy(outputs, found)
+
+
+@njit(borrows=True, nogil=True, error_model="numpy", inline="always")
+def copy(rows, to):  # type: ignore[no-untyped-def]
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            to[i, j] = rows[i, j]
