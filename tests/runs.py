@@ -360,6 +360,11 @@ RUNS: dict[str, dict[str, Any]] = {
         ent_coef_schedule={"type": "linear", "start": 0.01, "end": 0.0},
     ),
     "muzero-cartpole": dict(algo="muzero", **PLANNER, reanalyse_ratio=0.2),
+    "muzero-pendulum": dict(  # actions drawn at every node, stored, and drawn anew
+        algo="muzero",
+        **PLANNER | dict(env_id="Pendulum-v1", reanalyse_ratio=0.5, sampled_actions=4),
+        ent_coef_schedule={"type": "linear", "start": 0.1, "end": 0.01},
+    ),
     "gumbel-cartpole": dict(
         algo="gumbel_muzero", **PLANNER, normalize_observations=True, root_exploration_fraction=0.1
     ),
@@ -380,6 +385,12 @@ RUNS: dict[str, dict[str, Any]] = {
         normalize_observations=True,
         consistency_coef_schedule={"type": "linear", "start": 2.0, "end": 1.0},
         importance_exponent_schedule={"type": "linear", "start": 0.4, "end": 1.0},
+    ),
+    "efficientzero-pendulum": dict(
+        algo="efficientzero",
+        **PLANNER | dict(env_id="Pendulum-v1", sampled_actions=4),
+        prefix_size=8,
+        projection_size=8,
     ),
     "efficientzero-breakout": dict(  # running statistics of frames, in the network and in its target
         algo="efficientzero",

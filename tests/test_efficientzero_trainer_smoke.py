@@ -9,6 +9,7 @@ import pytest
 import torch
 from runs import iterated
 from test_muzero_trainer_smoke import (
+    CONTINUOUS,
     PROBED,
     SCHEDULES,
     TINY,
@@ -16,6 +17,7 @@ from test_muzero_trainer_smoke import (
     check_schedules,
     counted,
     finds_the_best_action,
+    finds_the_target,
 )
 
 from rl_training import load_config
@@ -71,6 +73,7 @@ def trained(env_id: str, steps: int = 600, learned: Any = None, **changes: Any) 
 
 def test_the_best_action_is_found() -> None:
     trained("RewardByBoth", learned=finds_the_best_action)
+    trained("Target", 800, finds_the_target, **CONTINUOUS)
 
 
 def test_values_and_prefixes_of_a_probe() -> None:
@@ -111,7 +114,7 @@ def test_reanalysed_targets_come_from_the_current_network(probed: EfficientZeroT
     now.__dict__ |= dict(reanalyse_ratio=1.0, root_exploration_fraction=0.0)
     batch = drawn(probed)
     stored = batch["policy"].clone()
-    policy, target, _ = probed.targets(batch, now)
+    policy, target, *_ = probed.targets(batch, now)
     quiet = dict(num_simulations=4, temperature=0.0, root_exploration_fraction=0.0, gamma=0.9)
     acted, bootstraps = batch["acted"] > 0, batch["discount"] != 0
     assert not acted.all() and bootstraps.any() and not bootstraps.all()
@@ -136,7 +139,7 @@ def test_without_reanalysis_targets_are_what_was_stored(probed: EfficientZeroTra
     now.__dict__["reanalyse_ratio"] = 0.0
     batch = drawn(probed)
     stored = batch["policy"].clone()
-    policy, fresh, _ = probed.targets(batch, now)
+    policy, fresh, *_ = probed.targets(batch, now)
     assert torch.equal(policy, stored), "policies are not searched, values still are"
     plain = trained("DiscreteEnding", 60, reanalyse_values=False, reanalyse_ratio=0.0)
     plain.target.load_state_dict(probed.target.state_dict())
@@ -198,7 +201,7 @@ def test_every_part_can_be_left_out(off: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(env_id="Pendulum-v1"), "actions must be Discrete"),
+        (dict(env_id="probe/TwoChoices-v0"), "actions must be Discrete, Box"),
         (dict(prefix_horizon=0), "prefix_horizon"),
         (dict(horizon_tau=0.0), "horizon_tau"),
         (dict(consistency_coef=-1.0), "at least 0"),

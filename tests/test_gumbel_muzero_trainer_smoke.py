@@ -9,6 +9,7 @@ import pytest
 import torch
 from runs import iterated
 from test_muzero_trainer_smoke import (
+    CONTINUOUS,
     PROBED,
     SCHEDULES,
     TINY,
@@ -16,6 +17,7 @@ from test_muzero_trainer_smoke import (
     check_schedules,
     counted,
     finds_the_best_action,
+    finds_the_target,
 )
 
 from rl_training.errors import ConfigError
@@ -63,6 +65,7 @@ def trained(env_id: str, steps: int = 500, learned: Any = None, **changes: Any) 
 
 def test_the_best_action_is_found() -> None:
     trained("RewardByBoth", learned=finds_the_best_action)
+    trained("Target", 800, finds_the_target, **CONTINUOUS)
 
 
 def test_forbidden_actions_are_never_taken() -> None:
@@ -74,7 +77,7 @@ def test_forbidden_actions_are_never_taken() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(env_id="Pendulum-v1"), "actions must be Discrete"),
+        (dict(env_id="probe/TwoChoices-v0"), "actions must be Discrete, Box"),
         (dict(max_considered_actions=0), "at least 1"),
         (dict(temperature=-1.0), "at least 0"),
     ],

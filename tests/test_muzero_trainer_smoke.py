@@ -211,6 +211,39 @@ def test_values_of_the_probes() -> None:
     trained("RewardByBoth", learned=finds_the_best_action)
 
 
+def finds_the_target(trainer: Any) -> None:
+    """-(a - 2)² of a in [-1, 3], a step long: at random -2.3 on average, and 0 at best."""
+    assert evaluate(trainer.agent, trainer.config, episodes=20, seed=5)["mean_return"] > -0.1
+
+
+CONTINUOUS: dict[str, Any] = dict(sampled_actions=8, num_simulations=16, learning_rate=1e-2, ent_coef=0.01)
+
+
+def test_a_continuous_action_is_learned() -> None:
+    """By searches with samples, and by the policy that they are drawn from: its mode alone is near the best."""
+    trainer = trained("Target", 800, finds_the_target, **CONTINUOUS)
+    action, said, _ = trainer.agent.greedy(trainer.agent.inputs(np.zeros((1, 1), np.float32)), ())
+    assert action.item() == pytest.approx(0.5, abs=0.15), "2 in [-1, 3]"
+    assert said.keys() == {"mean", "log_std"}
+
+
+def test_samples_are_searched_anew_with_their_policies() -> None:
+    trainer = trained("Target", 200, **CONTINUOUS)
+    now = Controls.of(trainer.config).at(0).after(0)
+    batch = trainer.draw(now)
+    stored, acted = batch["samples"].clone(), batch["acted"] > 0
+    plain = trainer.targets(batch, now)
+    assert plain.samples is batch["samples"] and plain.policy is batch["policy"]
+    now.__dict__["reanalyse_ratio"] = 1.0
+    searched = trainer.targets(batch, now)
+    assert searched.samples is not None and torch.equal(batch["samples"], stored)
+    assert (searched.samples[acted] != stored[acted]).all()
+    torch.testing.assert_close(searched.policy[acted].sum(-1), torch.ones(int(acted.sum())))
+    # The policy belongs to its samples: those nearer to the best action, 0.5, have more of it.
+    far = (searched.samples[acted][..., 0] - 0.5).abs()
+    assert (searched.policy[acted] * far).sum(-1).mean() < 0.8 * far.mean()
+
+
 def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:
     """Reward 1 a step: cut off, every step is worth 1 / (1 - γ) = 5; ended, the last one is worth 1."""
     cut = trained("DiscreteCutOff", 1200, gamma=0.8)
@@ -261,7 +294,9 @@ def test_reanalysed_targets_come_from_the_target_network() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(env_id="Pendulum-v1"), "actions must be Discrete"),
+        (dict(env_id="probe/TwoChoices-v0"), "actions must be Discrete, Box"),
+        (dict(env_id="probe/Unbounded-v0"), "has no bounds; muzero acts between bounds"),
+        (dict(sampled_actions=1), "sampled_actions"),
         (dict(num_simulations=0), "at least 1"),
         (dict(root_exploration_fraction=1.5), "at most 1"),
         (dict(reanalyse_ratio=-0.5), "at least 0"),

@@ -50,7 +50,7 @@ SEARCH = REPLAY | dict(
     pb_c_base=1000.0,
     max_considered_actions=1,
 )
-PLANNER = SEARCH | dict(target_update_interval=1, reanalyse_ratio=0.5, priority_exponent=0.6)
+PLANNER = SEARCH | dict(target_update_interval=1, reanalyse_ratio=0.5, priority_exponent=0.6, ent_coef=0.1)
 
 # Settings under which each knob of an algorithm has something to do.
 SCENES: dict[str, dict[str, Any]] = {

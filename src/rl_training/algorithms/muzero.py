@@ -19,7 +19,7 @@ EPSILON = 0.001  # of the transform: what keeps its inverse Lipschitz
 class Unrolled(NamedTuple):
     """What the heads say of (K + 1) · B states, the roots first: logits, and the states themselves."""
 
-    policy: Tensor  # [(K + 1) · B, A]
+    policy: Tensor  # [(K + 1) · B, A], or of vectors [(K + 1) · B, 2D]
     value: Tensor  # [(K + 1) · B, 2S + 1]
     reward: Tensor  # [(K + 1) · B, 2S + 1] of what was earned on the way to the state
     states: Tensor  # [K + 1, B, ...]: of the first observations, and those that the actions lead to
@@ -31,6 +31,7 @@ class Targets(NamedTuple):
     policy: Tensor  # [K + 1, B, A], zeros where no action was taken
     value: Tensor  # [K + 1, B]
     reward: Tensor  # [K, B], of the actions
+    samples: Tensor | None = None  # [K + 1, B, A, D], where actions are vectors: those that `policy` is about
 
 
 def compress(x: Tensor) -> Tensor:

@@ -24,10 +24,11 @@ class EpisodeReplay(Replay[PositionBatch]):
     """Positions with the K = `unroll_steps` steps that follow them, drawn by priority.
 
     `td_steps` is n, after how many rewards a value target bootstraps; it is one less for every `steps_per_cut` steps
-    that a position is old, and at least 1.
+    that a position is old, and at least 1. Where actions are vectors of D = `dimensions` numbers, `num_actions` is how
+    many of them a search looks at, and they are kept beside its policy.
     """
 
-    acted = (*Replay.acted, "policy")
+    acted = (*Replay.acted, "policy", "samples")
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class EpisodeReplay(Replay[PositionBatch]):
         obs: Arrays,
         *,
         num_actions: int,
+        dimensions: int | None = None,
         unroll_steps: int,
         td_steps: int,
         steps_per_cut: float = math.inf,
@@ -43,10 +45,25 @@ class EpisodeReplay(Replay[PositionBatch]):
         super().__init__(capacity, obs, n_step=unroll_steps + td_steps, stack=stack, prioritized=True)
         self.unroll_steps, self.td_steps, self.steps_per_cut = unroll_steps, td_steps, steps_per_cut
         self.policy = np.zeros((capacity, num_actions), np.float32)
+        self.samples = (
+            None if dimensions is None else np.zeros((capacity, num_actions, dimensions), np.float32)
+        )
 
-    def add(self, action: np.ndarray, *step: Any, policy: np.ndarray, **more: Any) -> None:  # type: ignore[override]
-        """One step of every lane, as `Replay.add` has it, with the policy [B, A] that the search found."""
+    def add(  # type: ignore[override]
+        self,
+        action: np.ndarray,
+        *step: Any,
+        policy: np.ndarray,
+        samples: np.ndarray | None = None,
+        **more: Any,
+    ) -> None:
+        """One step of every lane, as `Replay.add` has it, with the policy [B, A] that the search found.
+
+        samples: [B, A, D], the actions that it is about, where they are vectors
+        """
         self.policy[self.open % self.capacity] = policy
+        if self.samples is not None:
+            self.samples[self.open % self.capacity] = samples
         super().add(action, *step, **more)
 
     def seen_at(self, places: np.ndarray) -> Any:
@@ -67,13 +84,15 @@ class EpisodeReplay(Replay[PositionBatch]):
         return _look_back(slots, steps, oldest, self.behind, self.happened, self.action)
 
     def _columns(self) -> list[tuple[str, np.ndarray]]:
-        return [*super()._columns(), ("policy", self.policy)]
+        columns = [*super()._columns(), ("policy", self.policy)]
+        return columns if self.samples is None else [*columns, ("samples", self.samples)]
 
     def _gather(self, counter: np.ndarray, gamma: float) -> PositionBatch:
         """Positions and what followed, time-major; what lies beyond an episode's end is absorbing.
 
         `action`, `reward` [K, B]     taken, or random beyond the end, and earned by it, or 0
         `policy` [K + 1, B, A]        of the search, zeros where there was none
+        `samples` [K + 1, B, A, D]    the vectors that it is about, where actions are vectors
         `returns`, `discount`         [K + 1, B]: the value target is returns + discount · V(bootstrap)
 
             Rₜ = Σ_{i<m} γⁱ rₜ₊ᵢ      discount = γᵐ, or 0 where the episode terminated; m is n, or less (see above)
@@ -87,9 +106,13 @@ class EpisodeReplay(Replay[PositionBatch]):
         batch = self._trace(self.ready[counter % self.capacity], gamma)
         assert self.action is not None
         before = batch["places"][:-1]
-        action = self.action.take(before, mode="clip")
-        random = np.random.randint(self.policy.shape[1], size=before.shape)
-        batch["action"] = np.where(batch["acted"][:-1] > 0, action, random)
+        action, acted = self.action.take(before, 0, mode="clip"), batch["acted"][:-1] > 0
+        if self.samples is None:
+            random = np.random.randint(self.policy.shape[1], size=before.shape)
+        else:
+            random, acted = np.random.uniform(-1, 1, action.shape).astype(np.float32), acted[..., None]
+            batch["samples"] = self.samples.take(batch["places"], 0, mode="clip")
+        batch["action"] = np.where(acted, action, random)
         batch["policy"] = self.policy.take(batch["places"], 0, mode="clip") * batch["acted"][..., None]
         where = {name: batch.pop(name) for name in ("places", "bootstrap")}
         return tree_map(torch.from_numpy, batch) | where

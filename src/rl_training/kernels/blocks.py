@@ -256,6 +256,18 @@ def add_rows(block, table, index):  # type: ignore[no-untyped-def]
             block[j, i] += row[j]
 
 
+@njit(nogil=True)
+def add_actions(block, table, action):  # type: ignore[no-untyped-def]
+    """Add to each state of a block what its action adds: the row that an index names, or a vector's sum of rows."""
+    if action.ndim == 1:
+        add_rows(block, table, action)
+    else:
+        for i in range(len(action)):
+            for d in range(len(table)):
+                for j in range(len(block)):
+                    block[j, i] += action[i, d] * table[d, j]
+
+
 def _highest(lanes: int) -> Any:
     """The largest of each column of a block."""
 

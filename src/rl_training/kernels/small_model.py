@@ -19,7 +19,7 @@ from rl_training.kernels.acting import ACTIVATIONS, _view
 from rl_training.kernels.blocks import (
     LANES,
     activate,
-    add_rows,
+    add_actions,
     decode_block,
     dense,
     from_block,
@@ -46,7 +46,9 @@ class SmallModel:
     @classmethod
     def of(cls, dynamics: VectorDynamics, prediction: nn.Sequential, *more: Any) -> SmallModel | None:
         """For dense layers whose activation is known here, `dynamics` being exactly ours; None for all others."""
-        rows = is_exact(dynamics.state, nn.Linear) and is_exact(dynamics.action, nn.Embedding)
+        action = dynamics.action
+        rows = is_exact(action, nn.Embedding) or (is_exact(action, nn.Linear) and action.bias is None)
+        rows = rows and is_exact(dynamics.state, nn.Linear)
         if not rows or not all(is_exact(layers, nn.Sequential) for layers in (dynamics.rest, prediction)):
             return None
         flat, *heads = prediction
@@ -63,15 +65,19 @@ class SmallModel:
         return self.parameter.device.type == "cpu" and self.count <= MOST_WEIGHTS
 
     def _look_again(self) -> None:
-        self.parameter = self.dynamics.action.weight
+        action = self.dynamics.action
+        self.parameter = action.weight
         self.address = self.parameter.data_ptr()
         first, table = dense_layer(self.dynamics.state), _view(self.parameter)
+        outputs = len(table)  # of the policy: a logit for each index, or a mean and a scale for each number
+        if isinstance(action, nn.Linear):
+            table, outputs = table.T, 2 * action.in_features
         rest, heads = _layers(self.dynamics.rest), _layers(self.prediction)
-        self.layers = (first, table, rest, heads, self.kind, len(table))
+        self.layers = (first, table, rest, heads, self.kind, outputs)
         self.count = sum(weight.size for weight in (first[0], *rest[0], *heads[0]))
 
     def recurrent(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """States [N, L] and actions [N] → rewards [N], policy logits [N, A], values [N], the next states."""
+        """States [N, L] and actions [N] or [N, D] → rewards [N], policy outputs, values [N], the next states."""
         if self.parameter.data_ptr() != self.address:
             self._look_again()  # an optimizer has moved the parameters into one vector
         outputs = _recurrent(latent.numpy(), action.numpy(), *self.layers)
@@ -111,7 +117,7 @@ def advance(latent, action, first, table, rest, heads, activation, following):  
     """The states [n, L] that the actions lead to, also as a block, and a block of what the heads say of them."""
     block, states = to_block(latent), len(latent)
     hidden = dense(block, first[0], first[1], states, 0)
-    add_rows(hidden, table, action)
+    add_actions(hidden, table, action)
     activate(hidden, activation)
     change = _forward(hidden, rest, activation, states)
     _follow(block, change, following)

@@ -4,7 +4,8 @@
 
 The reward is read from the state that an action led to, so that all three heads are one network: the learner runs it
 once on the states of all unrolled steps, and a search once per simulation. An action is a row of a table that is added
-to the first layer of g, which is what a one-hot input beside the state would come to.
+to the first layer of g, which is what a one-hot input beside the state would come to; one that is a vector is a sum of
+such rows, weighted by its numbers.
 """
 
 from __future__ import annotations
@@ -46,13 +47,17 @@ HEAD_CHANNELS = 16  # to which a state of frames is reduced before a head, as in
 class Predictions(NamedTuple):
     """What the heads say of N states."""
 
-    policy: Tensor  # logits [N, A]
+    policy: Tensor  # logits [N, A], or of vectors what `sampled_muzero.gaussian` reads [N, 2D]
     value: Tensor  # logits [N, 2S + 1]
     reward: Tensor  # logits [N, 2S + 1] of what was earned on the way to the state
 
 
 class MuZeroNetwork(nn.Module):
-    """h, g and f in one module. `latent_size` is the width of a state: units for vectors, channels for frames."""
+    """h, g and f in one module. `latent_size` is the width of a state: units for vectors, channels for frames.
+
+    `num_actions` is what the policy head says: a logit for each action, or with `dimensions` D, where an action is a
+    vector of D numbers, 2D numbers.
+    """
 
     transient = ("small",)
     atoms: Tensor
@@ -62,6 +67,7 @@ class MuZeroNetwork(nn.Module):
         observation_space: spaces.Space,
         num_actions: int,
         *,
+        dimensions: int | None = None,
         latent_size: int,
         hidden_sizes: Sequence[int],
         activation: str,
@@ -84,12 +90,14 @@ class MuZeroNetwork(nn.Module):
                 observation_space, latent_size, residual_blocks, normalised
             )
             squares = picture_shape(board)[1:] if board else (1, 1)
-            self.dynamics = FrameDynamics(num_actions, latent_size, residual_blocks, normalised, squares)
+            self.dynamics = FrameDynamics(
+                num_actions, latent_size, residual_blocks, normalised, squares, dimensions
+            )
             self.features = self.representation.features
         else:
             encoder, width = make_encoder(observation_space, hidden_sizes, activation, image_encoder, own)
             self.representation = nn.Sequential(encoder, orthogonal(nn.Linear(width, latent_size)))
-            self.dynamics = VectorDynamics(num_actions, latent_size, hidden_sizes, activation)
+            self.dynamics = VectorDynamics(num_actions, latent_size, hidden_sizes, activation, dimensions)
             self.features = latent_size
         atoms = 2 * support_size + 1
         self.prediction: nn.Module
@@ -105,7 +113,7 @@ class MuZeroNetwork(nn.Module):
         return scale_latent(self.representation(obs))
 
     def transition(self, latent: Tensor, action: Tensor) -> Tensor:
-        """States [N, ...] and actions [N] → the states they lead to."""
+        """States [N, ...] and actions [N], or vectors [N, D] → the states they lead to."""
         return scale_latent(self.dynamics(latent, action))
 
     def predict(self, latent: Tensor) -> Predictions:
@@ -151,6 +159,13 @@ def small_model(network: MuZeroNetwork) -> SmallModel | None:
     """A step of the model without torch, where states are vectors and all of it is exactly this."""
     ours = is_exact(network, MuZeroNetwork) and is_exact(network.dynamics, VectorDynamics)
     return SmallModel.of(network.dynamics, network.prediction) if ours else None  # type: ignore[arg-type]
+
+
+def action_rows(num_actions: int, dimensions: int | None, width: int) -> nn.Module:
+    """Actions [N] → rows [N, width] of a table, or vectors [N, D] → sums of D such rows, weighted by their numbers."""
+    if dimensions is None:
+        return nn.Embedding(num_actions, width)
+    return nn.Linear(dimensions, width, bias=False)
 
 
 def dense_heads(features: int, hidden_sizes: Sequence[int], activation: str, outputs: int) -> nn.Sequential:
@@ -244,12 +259,17 @@ class VectorDynamics(nn.Module):
     """s + W₂ f(W₁ s + row(a)), with more hidden layers in between if there are."""
 
     def __init__(
-        self, num_actions: int, latent_size: int, hidden_sizes: Sequence[int], activation: str
+        self,
+        num_actions: int,
+        latent_size: int,
+        hidden_sizes: Sequence[int],
+        activation: str,
+        dimensions: int | None = None,
     ) -> None:
         super().__init__()
         first, *others = hidden_sizes or (latent_size,)
         self.state = orthogonal(nn.Linear(latent_size, first))
-        self.action = nn.Embedding(num_actions, first)
+        self.action = action_rows(num_actions, dimensions, first)
         layers: list[nn.Module] = [ACTIVATIONS[activation]()]
         for inputs, outputs in itertools.pairwise([first, *others]):
             layers += [orthogonal(nn.Linear(inputs, outputs)), ACTIVATIONS[activation]()]
@@ -322,10 +342,11 @@ class FrameDynamics(nn.Module):
         residual_blocks: int,
         normalised: type[FrameNorm] | None = None,
         squares: tuple[int, int] = (1, 1),
+        dimensions: int | None = None,
     ) -> None:
         super().__init__()
         self.state = orthogonal(nn.Conv2d(channels, channels, 3, padding=1))
-        self.action = nn.Embedding(num_actions, channels * math.prod(squares))
+        self.action = action_rows(num_actions, dimensions, channels * math.prod(squares))
         self.squares = squares
         self.norm = normalised(channels) if normalised else None
         block = NormalisedBlock if normalised else ResidualBlock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,14 +11,17 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rl_training.algorithms.distributions import Categorical, SquashedGaussian
 from rl_training.algorithms.gumbel_muzero import mixed_prior
 from rl_training.algorithms.masking import MASK, mask_logits
 from rl_training.algorithms.muzero import visit_policy
+from rl_training.algorithms.sampled_muzero import gaussian
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.networks.encoders import Own
 from rl_training.networks.muzero import MuZeroNetwork
-from rl_training.policies.base import NetworkPolicy
+from rl_training.policies.base import NetworkPolicy, most_likely
+from rl_training.policies.sampling import SAMPLES, SampledModel
 from rl_training.runtime.controls import Controls, Now, compile_knobs
 from rl_training.search import Root, gumbel_muzero_search, muzero_search
 from rl_training.settings.config import Config
@@ -80,51 +84,71 @@ def dirichlet_noise(shape: tuple[int, ...], invalid: np.ndarray | None, alpha: f
 class Plan(NamedTuple):
     """What a search makes of B observations."""
 
-    action: np.ndarray  # [B]
+    action: np.ndarray  # [B], or vectors [B, D]
     policy: np.ndarray  # [B, A], what the network shall learn
     value: np.ndarray  # [B]
+    samples: np.ndarray | None = None  # [B, A, D], the vectors that `policy` is about
 
 
 class SearchPolicy(NetworkPolicy):
     """MuZero's: actions are drawn in proportion to N^(1/T), or are the most visited.
 
+    Where actions are vectors, a search looks at `sampled_actions` of them at every node.
+
     It remembers how training searched last: evaluation searches as long, without noise and at temperature 0.
     """
 
     network_class: ClassVar[type[MuZeroNetwork]] = MuZeroNetwork
-    transient: tuple[str, ...] = ("num_actions", "discount_sign", "first_settings", "most_simulations")
+    transient: tuple[str, ...] = (
+        "family",
+        "num_samples",
+        "discount_sign",
+        "first_settings",
+        "most_simulations",
+    )
     greedy_leaves_out: ClassVar[str] = "a search with its networks"
 
     def __init__(
         self,
         observation_space: spaces.Space,
-        action_space: spaces.Discrete,
+        action_space: spaces.Discrete | spaces.Box,
         *,
         normalize_observations: bool,
         device: str,
         two_players: bool,
         settings: dict[str, float],
         most_simulations: int,
+        sampled_actions: int,
         **network: Any,
     ) -> None:
         super().__init__(observation_space, normalize_observations, device)
-        self.num_actions = int(action_space.n)
+        self.family: Categorical | SquashedGaussian
+        self.num_samples: int | None = None
+        if isinstance(action_space, spaces.Box):
+            self.family = SquashedGaussian(math.prod(action_space.shape))
+            self.num_samples = sampled_actions
+            network["dimensions"] = self.family.num_dimensions
+        else:
+            self.family = Categorical(int(action_space.n))
         # In a game of two what is good for who moves next is bad for who moves now.
         self.discount_sign = -1.0 if two_players else 1.0
         self.settings: dict[str, Any] = settings
         self.first_settings, self.most_simulations = dict(settings), most_simulations
-        self.network = self.network_class(observation_space, self.num_actions, **network).to(self.device)
+        outputs = self.family.num_parameters
+        self.network = self.network_class(observation_space, outputs, **network).to(self.device)
 
     def check_state(self) -> None:
         check_search_settings(self.settings, self.first_settings, self.most_simulations)
 
     def act(self, obs: Arrays, carry: Carry, explore: bool) -> tuple[dict[str, np.ndarray], Carry]:
-        return {"action": self.plan(obs, **self.settings | ({} if explore else QUIET)).action}, carry
+        settings = self.settings if explore else self.settings | QUIET
+        return {"action": self.plan(obs, repeats=not explore, **settings).action}, carry
 
     def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         """The action that the network alone thinks most likely; nothing is searched."""
-        logits = mask_logits(self.network.predict(self.network.represent(inputs)).policy, inputs)
-        return logits.argmax(-1), {"logits": logits}, carry
+        outputs = self.network.predict(self.network.represent(inputs)).policy
+        outputs = mask_logits(outputs, inputs) if self.num_samples is None else gaussian(outputs)
+        return *most_likely(self.family, outputs), carry
 
     def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         """The network's own values of observations [N, ...] → [N]."""
@@ -137,26 +161,36 @@ class SearchPolicy(NetworkPolicy):
         *,
         network: MuZeroNetwork | None = None,
         greedy: np.ndarray | None = None,
+        repeats: bool = False,
         **settings: float,
     ) -> Plan:
         """Search from raw observations [B, ...] with the network, or with another one.
 
         greedy: rows [B] that act at temperature 0, whatever the others do
+        repeats: draw the same numbers for vectors in every search
         settings: what `search_settings` gives; where a name is left out, as training searched last
         """
         network, settings = network or self.network, self.settings | settings
-        refuse_empty_masks(obs, (self.num_actions,))
+        model: MuZeroNetwork | SampledModel = network
+        if self.num_samples is None:
+            refuse_empty_masks(obs, (self.family.num_parameters,))
+        else:
+            model = SampledModel(network, self.num_samples, repeats)
         with torch.inference_mode():
-            root = Root(*network.initial(self.inputs(obs)))
+            root = Root(*model.initial(self.inputs(obs)))
             discount = torch.full_like(root.value, settings["gamma"] * self.discount_sign)
 
             def recurrent(latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
-                reward, logits, value, latent = network.recurrent(latent, action)
+                reward, logits, value, latent = model.recurrent(latent, action)
                 return reward, discount, logits, value, latent
 
             invalid = np.asarray(obs[MASK]) == 0 if isinstance(obs, dict) and MASK in obs else None
             more = {} if greedy is None else {"greedy": greedy}
-            return self.search(root, recurrent, invalid, settings, **more)
+            plan = self.search(root, recurrent, invalid, settings, **more)
+            if self.num_samples is None:
+                return plan
+            samples = root.latent[SAMPLES].cpu().numpy()
+            return plan._replace(action=samples[np.arange(len(samples)), plan.action], samples=samples)
 
     def search(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rl_training.algorithms.distributions import SquashedGaussian
 from rl_training.algorithms.muzero import (
     Targets,
     Unrolled,
@@ -17,12 +19,16 @@ from rl_training.algorithms.muzero import (
     mean_entropy,
     policy_loss,
     spread,
+    unrolled_loss,
     unrolled_losses,
 )
+from rl_training.algorithms.sampled_muzero import gaussian, sampled_policy_loss
 from rl_training.data.batch import PositionBatch, on_device
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.data.symmetries import Symmetries
 from rl_training.envs.board_games import refuse_other_turns, symmetries_of
+from rl_training.envs.spaces import ActionCodec
+from rl_training.errors import ConfigError
 from rl_training.networks.muzero import by_the_batch
 from rl_training.policies.search import QUIET, Plan, SearchPolicy, planner_settings, search_settings
 from rl_training.runtime.controls import Knobs, Now
@@ -40,11 +46,14 @@ MuZeroT = TypeVar("MuZeroT", bound=MuZeroConfig | GumbelMuZeroConfig | Efficient
 
 
 class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
-    """MuZero (Schrittwieser et al. 2020), with reanalysis (Schrittwieser et al. 2021)."""
+    """MuZero (Schrittwieser et al. 2020), with reanalysis (Schrittwieser et al. 2021).
+
+    Where actions are vectors, Sampled MuZero (Hubert et al. 2021).
+    """
 
     config_class: ClassVar[type[OffPolicyConfig]] = MuZeroConfig
     policy_class: ClassVar[type[SearchPolicy]] = SearchPolicy
-    action_spaces = (spaces.Discrete,)
+    action_spaces = (spaces.Discrete, spaces.Box)
     agent: SearchPolicy
     replay: EpisodeReplay
     revision = 2  # the gradient is halved behind each transition
@@ -66,20 +75,26 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
     def make_agent(
         cls, config: MuZeroT, observation_space: spaces.Space, action_space: spaces.Space
     ) -> SearchPolicy:
-        assert isinstance(action_space, spaces.Discrete)
+        assert isinstance(action_space, spaces.Discrete | spaces.Box)
+        if isinstance(action_space, spaces.Box) and not ActionCodec(action_space).bounded.all():
+            raise ConfigError(
+                f"the action of {config.env_id} has no bounds; {config.algo_name} acts between bounds",
+                ("env_id",),
+            )
         return cls.policy_class(observation_space, action_space, **cls.agent_settings(config))
 
     @classmethod
     def agent_settings(cls, config: MuZeroT) -> dict[str, Any]:
-        return planner_settings(config, "two_players", "residual_blocks", "batch_norm", "board_tower")
+        more = ("two_players", "residual_blocks", "batch_norm", "board_tower", "sampled_actions")
+        return planner_settings(config, *more)
 
     def make_replay(self, obs: Arrays, **settings: Any) -> EpisodeReplay:
-        config = self.config
-        assert isinstance(self.action_space, spaces.Discrete)
+        config, family = self.config, self.agent.family
         return EpisodeReplay(
             config.buffer_size,
             obs,
-            num_actions=int(self.action_space.n),
+            num_actions=self.agent.num_samples or family.num_parameters,
+            dimensions=family.num_dimensions if isinstance(family, SquashedGaussian) else None,
             unroll_steps=config.unroll_steps,
             td_steps=config.td_steps,
             **settings,
@@ -90,7 +105,8 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         moves = self.config.temperature_moves
         greedy = None if moves is None else self.environments.lengths >= moves
         plan = self.agent.plan(obs, greedy=greedy, **search_settings(knobs.after(taken)))
-        return {"action": plan.action, "policy": plan.policy}
+        acted = {"action": plan.action, "policy": plan.policy}
+        return acted if plan.samples is None else acted | {"samples": plan.samples}
 
     def iterate(self, knobs: Knobs) -> Metrics:
         # Act by search, and store what happened and the policies that the searches found.
@@ -117,6 +133,10 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
             # l = lᵖ + c lᵛ + lʳ, of the root in full and of the K steps after it 1/K each.
             losses = self.losses(predictions, targets, batch)
         loss = self.weighed(losses, now)
+        if now.ent_coef:
+            entropy = self.entropy(predictions.policy).view_as(batch["acted"])
+            loss = loss - now.ent_coef * unrolled_loss(entropy, batch["acted"], batch["weight"])
+            losses["entropy"] = (entropy * batch["acted"]).sum() / batch["acted"].sum()
         step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm)
         # pᵢ = |v - z| of the root.
         value = decode(predictions.value[: self.config.batch_size].detach(), self.agent.network.atoms)
@@ -146,7 +166,8 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     def targets(self, batch: PositionBatch, now: Now) -> Targets:
         """What is learned: what was stored, or where positions are searched anew what is found there now."""
-        policy, value = batch["policy"], torch.zeros(batch["returns"].shape)
+        policy, samples = batch["policy"], batch.get("samples")
+        value = torch.zeros(batch["returns"].shape)
         acted, bootstraps = (batch["acted"] > 0).cpu(), (batch["discount"] != 0).cpu()
         policies_anew, values_anew = self.searched_anew(now)
         predicted = bootstraps & ~values_anew
@@ -164,9 +185,12 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
             plan = self.search_anew(self.replay.seen_at(places), now)
             policy = policy.clone()
             policy[learned] = torch.from_numpy(plan.policy[of_policies]).to(self.agent.device)
+            if plan.samples is not None:
+                samples = batch["samples"].clone()
+                samples[learned] = torch.from_numpy(plan.samples[of_policies]).to(self.agent.device)
             value[valued] = torch.from_numpy(plan.value[of_values])
         value = batch["returns"] + batch["discount"] * value.to(self.agent.device)
-        return Targets(policy, value, batch["reward"])
+        return Targets(policy, value, batch["reward"], samples)
 
     def search_anew(self, obs: Arrays, now: Now) -> Plan:
         return self.agent.plan(obs, **search_settings(now) | QUIET, network=self.target)
@@ -185,13 +209,20 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         known = {name: batch[name] for name in ("acted", "known", "weight")}
-        return unrolled_losses(predictions, targets, self.policy_loss, **known)
+        if targets.samples is None:
+            return unrolled_losses(predictions, targets, self.policy_loss, **known)
+        of_samples = partial(sampled_policy_loss, samples=targets.samples.flatten(0, 1))
+        return unrolled_losses(predictions, targets, of_samples, **known)
 
     def weighed(self, losses: dict[str, Tensor], now: Now) -> Tensor:
         return losses["policy_loss"] + now.vf_coef * losses["value_loss"] + losses["reward_loss"]
 
     def policy_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return policy_loss(logits, target)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Of the policies that the head says [N, ...] → [N], in nats."""
+        return self.agent.family.entropy(outputs if self.agent.num_samples is None else gaussian(outputs))
 
 
 def train_muzero(config: MuZeroConfig, **options: Any) -> Result:

@@ -11,7 +11,7 @@ from rl_training.settings.sac import SACConfig
 
 
 class EfficientZeroConfig(PUCT, Planning, OffPolicyConfig):
-    """EfficientZero, for discrete actions: sample-efficient MuZero."""
+    """EfficientZero, for discrete and continuous actions: sample-efficient MuZero."""
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("prefix_horizon",)
     switched_by: ClassVar[Mapping[str, str]] = {

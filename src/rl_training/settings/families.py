@@ -249,7 +249,10 @@ class Planning(Config):
 
     younger: ClassVar[Mapping[str, object]] = {"batch_norm": False, "board_tower": False}
     obeys_action_masks: ClassVar[bool] = True
-    laid_out_by: ClassVar[tuple[str, ...]] = ("unroll_steps", "td_steps", "two_players", "network", "encoder")
+    laid_out_by: ClassVar[tuple[str, ...]] = (
+        *("unroll_steps", "td_steps", "two_players", "network", "encoder"),
+        "sampled_actions",
+    )
 
     network: Annotated[Any, Brought("acting")] = like(
         OnPolicyConfig, None, "Your own hidden layers of the representation, a torch.nn.Module."
@@ -276,7 +279,9 @@ class Planning(Config):
     reanalyse_ratio: float = knob(
         0.0, "Fraction of sampled positions whose policy targets come from a new search.", high=1.0
     )
+    sampled_actions: int = field(16, "Actions drawn at each node of a search, for continuous actions.", ge=2)
     vf_coef: float = like(OnPolicyConfig, 0.25, "Coefficient of the value loss.")
+    ent_coef: float = like(OnPolicyConfig, 0.0)
     priority_exponent: float = knob(1.0, "Exponent α of prioritised replay; 0 samples uniformly.", high=1.0)
     importance_exponent: float = knob(
         1.0, "Exponent β of the importance-sampling correction; 1 corrects fully.", high=1.0

@@ -10,7 +10,7 @@ from rl_training.settings.sac import SACConfig
 
 
 class GumbelMuZeroConfig(GumbelSearch, Planning, OffPolicyConfig):
-    """Gumbel MuZero, for discrete actions: MuZero with guaranteed policy improvement from few simulations."""
+    """Gumbel MuZero, for discrete and continuous actions: MuZero that improves its policy with few simulations."""
 
     algo: Literal["gumbel_muzero"] = "gumbel_muzero"
     learning_rate = 1e-3

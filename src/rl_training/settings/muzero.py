@@ -10,7 +10,7 @@ from rl_training.settings.sac import SACConfig
 
 
 class MuZeroConfig(PUCT, Planning, OffPolicyConfig):
-    """MuZero, for discrete actions: tree search with a learned model."""
+    """MuZero, for discrete and continuous actions: tree search with a learned model."""
 
     algo: Literal["muzero"] = "muzero"
     learning_rate = 1e-3
