@@ -140,7 +140,7 @@ def test_samples_that_are_the_same_everywhere_are_a_discrete_set() -> None:
         for name, part in vectors.state_dict().items():
             if name == "dynamics.action.weight":
                 indices.dynamics.action.weight.copy_(latent[SAMPLES][0] @ part.T)
-            elif name.startswith("prediction.3") or name.startswith("prediction.2"):
+            elif name.startswith(("prediction.2", "prediction.3")):
                 rows = torch.zeros_like(indices.state_dict()[name])
                 rows[5:] = part[4:]
                 indices.load_state_dict({name: rows}, strict=False)
