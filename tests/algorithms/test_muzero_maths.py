@@ -183,9 +183,10 @@ def test_constants_of_searches_that_an_older_run_did_not_save_are_those_of_its_c
 
 @pytest.mark.parametrize("explore", [False, True])
 def test_evaluation_searches_without_noise_and_at_temperature_0(explore: bool) -> None:
-    asked: dict[str, float] = {}
+    asked: dict[str, Any] = {}
     policy: Any = SimpleNamespace(
         settings=dict(SETTINGS), plan=lambda obs, **how: asked.update(how) or Plan(*"abc")
     )  # type: ignore[arg-type]
     assert SearchPolicy.act(policy, None, (), explore) == ({"action": "a"}, ())
+    assert asked.pop("repeats") is not explore
     assert asked == SETTINGS | ({} if explore else dict(temperature=0.0, root_exploration_fraction=0.0))
