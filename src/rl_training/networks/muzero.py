@@ -161,7 +161,7 @@ def small_model(network: MuZeroNetwork) -> SmallModel | None:
     return SmallModel.of(network.dynamics, network.prediction) if ours else None  # type: ignore[arg-type]
 
 
-def action_rows(num_actions: int, dimensions: int | None, width: int) -> nn.Module:
+def action_rows(num_actions: int, dimensions: int | None, width: int) -> nn.Embedding | nn.Linear:
     """Actions [N] → rows [N, width] of a table, or vectors [N, D] → sums of D such rows, weighted by their numbers."""
     if dimensions is None:
         return nn.Embedding(num_actions, width)

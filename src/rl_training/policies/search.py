@@ -189,6 +189,7 @@ class SearchPolicy(NetworkPolicy):
             plan = self.search(root, recurrent, invalid, settings, **more)
             if self.num_samples is None:
                 return plan
+            assert isinstance(root.latent, dict)
             samples = root.latent[SAMPLES].cpu().numpy()
             return plan._replace(action=samples[np.arange(len(samples)), plan.action], samples=samples)
 
