@@ -606,6 +606,17 @@ COMPILED: dict[str, dict[str, Any]] = {
     "ppo-masked-compiled": dict(
         algo="ppo", **LANES | dict(env_id="Taxi-v4"), total_timesteps=3000, max_episode_steps=50
     ),
+    "dreamer-compiled": dict(
+        algo="dreamer",
+        env_id="CartPole-v1",
+        total_timesteps=700,
+        num_envs=2,
+        train_ratio=1.5,
+        learning_starts=100,
+        buffer_size=500,
+        **TINY_DREAMER | dict(deter_size=32, blocks=2, rssm_hidden=16, imagination_horizon=4),
+        learning_rate_schedule="linear:1e-4",
+    ),
     "ppo-minatar": dict(  # the lanes are compiled, the convolutions are torch's
         algo="ppo",
         env_id="MinAtar/Breakout-v1",

@@ -52,12 +52,23 @@ def test_killed_twenty_times(name, seed, trained_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted(COMPILED.keys() - {"ppo-minatar"}), "ppo-compiled", "dqn-compiled", "sac-compiled"]
+    "name",
+    [
+        *sorted(COMPILED.keys() - {"ppo-minatar", "dreamer-compiled"}),
+        "ppo-compiled",
+        "dqn-compiled",
+        "sac-compiled",
+    ],
 )
 def test_compiled_runs_are_compiled_throughout(name, trained_run):
     paths = json.loads((trained_run(name) / "manifest.json").read_text())["paths"]
     ways = {way for part, way in paths.items() if part not in ("kernels", "cpu_features")}
     assert ways == {"compiled"}
+
+
+def test_a_compiled_dreamer_learns_in_compiled_code_and_acts_by_torch(trained_run):
+    paths = json.loads((trained_run("dreamer-compiled") / "manifest.json").read_text())["paths"]
+    assert (paths["fast_networks"], paths["rollouts"]) == ("compiled", "python")
 
 
 def test_the_same_run_twice_is_the_same(trained_run, tmp_path):

@@ -125,3 +125,29 @@ def rmsprop(parameters, gradient, mean, square, count, settings, rate, most):  #
         square[i] = old * square[i] + new * slope * slope
         parameters[i] -= step * slope / (np.sqrt(square[i] + least) + added)
     return norm
+
+
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+def laprop(vectors, ends, settings, count, rate):  # type: ignore[no-untyped-def]
+    """Step number `count` of LaProp after adaptive gradient clipping; → the norm of the gradient.
+
+    vectors: parameters, gradient, mean, square; ends: of each tensor in them; settings: β₁, β₂, ε, c
+    """
+    parameters, gradient, mean, square = vectors
+    beta, gamma, epsilon, clip = settings
+    norm, begin = norm_of(gradient), 0
+    if not math.isfinite(norm):
+        return norm
+    first, second, least = np.float32(beta), np.float32(gamma), np.float32(epsilon)
+    new, squared = np.float32(1 - beta), np.float32(1 - gamma)
+    spread, step = np.float32(1 / (1 - gamma**count)), np.float32(rate / (1 - beta**count))
+    for end in ends:
+        length, slope_norm = norm_of(parameters[begin:end]), norm_of(gradient[begin:end])
+        scale = np.float32(min(1.0, clip * max(1e-3, length) / max(1e-30, slope_norm)))
+        for i in range(begin, end):
+            slope = gradient[i] = gradient[i] * scale
+            square[i] = second * square[i] + squared * slope * slope
+            mean[i] = first * mean[i] + new * (slope / (np.sqrt(square[i] * spread) + least))
+            parameters[i] -= step * mean[i]
+        begin = end
+    return norm

@@ -18,17 +18,16 @@ from torch.nn import functional as F
 from rl_training.algorithms.dreamer import UNIMIX, draw_one_hot, straight_through, unimix
 from rl_training.compiling import njit
 from rl_training.kernels.compiled import fits
-from rl_training.kernels.functions import FAST, fast_tanh
+from rl_training.kernels.functions import FAST, RMS_EPSILON, fast_tanh
 from rl_training.kernels.supports import exponentials
 
-EPSILON = 1e-4  # of RMSNorm
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
 def norm_silu(x: Tensor, scale: Tensor) -> Tensor:
     """SiLU(RMSNorm(x)) over the last dimension: z = x / √(mean(x²) + ε) · scale, y = z σ(z)."""
     if not fits(x):
-        return F.silu(F.rms_norm(x, scale.shape, scale, EPSILON))
+        return F.silu(F.rms_norm(x, scale.shape, scale, RMS_EPSILON))
     return _NormSiLU.apply(x, scale) if torch.is_grad_enabled() else _norm_silu(x, scale)[0]
 
 
@@ -46,7 +45,7 @@ def gated_step(gates: Tensor, bias: Tensor, state: Tensor) -> Tensor:
         return torch.lerp(memory, (reset.sigmoid() * candidate).tanh(), (update - 1).sigmoid()).flatten(-2)
     if torch.is_grad_enabled():
         return _GatedStep.apply(gates, bias, state)
-    return torch.from_numpy(_gated_forward(*_arrays(gates, bias, state)))
+    return torch.from_numpy(gated_forward(*_arrays(gates, bias, state)))
 
 
 def draw_latent(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,7 +65,7 @@ def _like(array: np.ndarray, x: Tensor) -> Tensor:
 
 
 def _norm_silu(x: Tensor, scale: Tensor) -> tuple[Tensor, np.ndarray]:
-    y, inverse = _norm_silu_forward(_rows(x, len(scale)), scale.detach().numpy(), np.float32(EPSILON))
+    y, inverse = norm_silu_forward(_rows(x, len(scale)), scale.detach().numpy(), np.float32(RMS_EPSILON))
     return _like(y, x), inverse
 
 
@@ -81,7 +80,7 @@ class _NormSiLU(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
         x, scale = ctx.saved_tensors
         size = len(scale)
-        back = _norm_silu_backward(_rows(x, size), scale.detach().numpy(), ctx.inverse, _rows(slope, size))
+        back = norm_silu_backward(_rows(x, size), scale.detach().numpy(), ctx.inverse, _rows(slope, size))
         return _like(back[0], x), torch.from_numpy(back[1])
 
 
@@ -89,11 +88,11 @@ class _GatedStep(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Tensor, bias: Tensor, state: Tensor) -> Tensor:
         ctx.save_for_backward(gates, bias, state)
-        return torch.from_numpy(_gated_forward(*_arrays(gates, bias, state)))
+        return torch.from_numpy(gated_forward(*_arrays(gates, bias, state)))
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, ...]:
-        back = _gated_backward(*_arrays(*ctx.saved_tensors, slope))
+        back = gated_backward(*_arrays(*ctx.saved_tensors, slope))
         return tuple(torch.from_numpy(part) for part in back)
 
 
@@ -104,7 +103,7 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray]:
 def _draw_latent(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     classes, choices = logits.shape[-2:]
     rows = logits.detach().reshape(-1, classes, choices).numpy()
-    drawn, probs = _draw_forward(rows, _rows(noise, choices), np.float32(UNIMIX))
+    drawn, probs = draw_forward(rows, _rows(noise, choices), np.float32(UNIMIX))
     return _like(drawn, logits), _like(probs, logits)
 
 
@@ -120,7 +119,7 @@ class _DrawLatent(torch.autograd.Function):
         (probs,) = ctx.saved_tensors
         shape = (-1, *probs.shape[-2:])
         shares, slopes, others = (part.reshape(shape).numpy() for part in (probs, to_drawn, to_probs))
-        return _like(_draw_backward(shares, slopes, others, np.float32(UNIMIX)), probs), None
+        return _like(draw_backward(shares, slopes, others, np.float32(UNIMIX)), probs), None
 
 
 @njit(fastmath=FAST, inline="always")
@@ -130,7 +129,7 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _norm_silu_forward(x, scale, epsilon):  # type: ignore[no-untyped-def]
+def norm_silu_forward(x, scale, epsilon):  # type: ignore[no-untyped-def]
     count, size = x.shape
     y, inverse = np.empty((count, size), np.float32), np.empty(count, np.float32)
     for i in range(count):
@@ -146,7 +145,7 @@ def _norm_silu_forward(x, scale, epsilon):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _norm_silu_backward(x, scale, inverse, slope):  # type: ignore[no-untyped-def]
+def norm_silu_backward(x, scale, inverse, slope):  # type: ignore[no-untyped-def]
     """With n = x / rms and z = n · scale: ∂z = g σ(z) (1 + z (1 - σ(z))), ∂n = ∂z · scale, and
 
     ∂x = (∂n - n · mean(∂n n)) / rms.
@@ -171,7 +170,7 @@ def _norm_silu_backward(x, scale, inverse, slope):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _gated_forward(gates, bias, state):  # type: ignore[no-untyped-def]
+def gated_forward(gates, bias, state):  # type: ignore[no-untyped-def]
     blocks, count, width = gates.shape[0], gates.shape[1], gates.shape[2] // 3
     out = np.empty(state.shape, np.float32)
     for block in range(blocks):
@@ -187,7 +186,7 @@ def _gated_forward(gates, bias, state):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _gated_backward(gates, bias, state, slope):  # type: ignore[no-untyped-def]
+def gated_backward(gates, bias, state, slope):  # type: ignore[no-untyped-def]
     blocks, count, width = gates.shape[0], gates.shape[1], gates.shape[2] // 3
     to_gates, to_state = np.empty(gates.shape, np.float32), np.empty(state.shape, np.float32)
     to_bias = np.zeros(bias.shape, np.float32)
@@ -211,22 +210,23 @@ def _gated_backward(gates, bias, state, slope):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def _draw_forward(logits, noise, unimix):  # type: ignore[no-untyped-def]
+def draw_forward(logits, noise, unimix):  # type: ignore[no-untyped-def]
     count, classes, choices = logits.shape
     drawn, probs = np.zeros(logits.shape, np.float32), np.empty(logits.shape, np.float32)
     top, total = np.empty(choices, np.float32), np.empty(choices, np.float32)
-    left = np.empty(choices, np.float32)
-    place, away = np.empty(choices, np.int64), np.empty(choices, np.float32)
+    left, place = np.empty(choices, np.float32), np.empty(choices, np.int64)
+    away = np.empty((classes, choices), np.float32)
     for i in range(count):
         top[:] = logits[i, 0]
         for k in range(1, classes):
             for s in range(choices):
                 top[s] = max(top[s], logits[i, k, s])
-        total[:] = ZERO
         for k in range(classes):
             for s in range(choices):
-                away[s] = logits[i, k, s] - top[s]
-            exponentials(away, ZERO, probs[i, k])
+                away[k, s] = logits[i, k, s] - top[s]
+        exponentials(away.reshape(away.size), ZERO, probs[i].reshape(away.size))
+        total[:] = ZERO
+        for k in range(classes):
             for s in range(choices):
                 total[s] += probs[i, k, s]
         left[:] = noise[i]
@@ -245,7 +245,7 @@ def _draw_forward(logits, noise, unimix):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def _draw_backward(probs, to_drawn, to_probs, unimix):  # type: ignore[no-untyped-def]
+def draw_backward(probs, to_drawn, to_probs, unimix):  # type: ignore[no-untyped-def]
     """Through p = (1 - m) q + m / K with q = softmax(l): ∂l = (1 - m) q (g - Σ q g), g = ∂drawn + ∂p."""
     count, classes, choices = probs.shape
     to_logits, mean = np.empty(probs.shape, np.float32), np.empty(choices, np.float32)

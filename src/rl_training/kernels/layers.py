@@ -1,8 +1,9 @@
 """Dense networks as data: a table of layers, one flat vector of parameters, and compiled passes over blocks of rows.
 
 A row of the table is a dense layer h = f(x Wᵀ + b), or with layer normalisation h = f(γ n + β) where n is x Wᵀ + b,
-shifted and scaled to mean 0 and variance 1 in every row. It says where x comes from: the observation or another layer,
-so that two heads on one trunk are a table too. Sizes are data: one compiled function serves all networks and batches.
+shifted and scaled to mean 0 and variance 1 in every row; without β it is RMSNorm, scaled to a mean square of 1.
+It says where x comes from: the observation or another layer, so that two heads on one trunk are a table too. Sizes are
+data: one compiled function serves all networks and batches.
 A block of rows is as high as its activations stay in the processor's cache; larger batches are several blocks.
 """
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from rl_training.compiling import address, call_at, njit
 from rl_training.kernels.derivatives import down_elu, down_kept, down_plain, down_relu, down_tanh
-from rl_training.kernels.functions import FAST, tanh
+from rl_training.kernels.functions import FAST, RMS_EPSILON, tanh
 from rl_training.kernels.products import LANES, PANEL, PRODUCT, call_product, product, turn
 
 HEIGHT = 128  # rows of a block
@@ -34,7 +35,7 @@ COLUMNS = 22
     NORMALIZE, DIFFERENTIATE,  # addresses of what normalises in both passes: most networks need not compile it
 ) = range(COLUMNS)  # fmt: skip
 # Of the last row: addresses of functions.
-TO_PRODUCT, TO_ACTIVATE, TO_DIFFERENTIATE = FORWARD, BACKWARD, GRADIENT
+TO_PRODUCT, TO_ACTIVATE, TO_DIFFERENTIATE, TO_TAKE, TO_COPY = FORWARD, BACKWARD, GRADIENT, KEPT, NORMED
 OBSERVATION = -1  # as a source
 NOWHERE = -1  # as a place
 NONE, TANH, RELU, ELU, SILU, GELU = range(6)
@@ -62,6 +63,9 @@ call_norm, call_norm_slopes = call_at(NORM), call_at(NORM_SLOPES)
 ACTIVATED = types.void(INDICES, NUMBERS, types.int64)
 DIFFERENTIATED = types.void(INDICES, NUMBERS, types.int64, NUMBERS, types.boolean)
 call_activate, call_differentiate = call_at(ACTIVATED), call_at(DIFFERENTIATED)
+TAKEN = types.void(NUMBERS, *[types.int64] * 3, ROWS, INDICES)
+COPIED = types.void(NUMBERS, *[types.int64] * 4, ROWS, types.boolean)
+call_take, call_copy = call_at(TAKEN), call_at(COPIED)
 PACKING, FORTH, BACK, UNPACKING = range(4)  # places in a network's addresses
 
 
@@ -74,7 +78,7 @@ class Layer(NamedTuple):
     activation: int
     column: int  # where its outputs begin in a row of the network's outputs; NOWHERE for hidden layers
     transposed: bool = False  # whether W is stored as [inputs, outputs]
-    scale: Tensor | None = None  # γ and β [outputs] of layer normalisation, or neither
+    scale: Tensor | None = None  # γ and β [outputs] of layer normalisation, γ alone of RMSNorm, or neither
     shift: Tensor | None = None
 
     @property
@@ -141,7 +145,7 @@ class Layers:
                 _place(layer.weight, parameters), _place(layer.bias, parameters), layer.transposed,
                 *places[:4], at[0], at[1], at[2] if kept else NOWHERE, stride, layer.column, begins(layers, i),
                 _place(layer.scale, parameters), _place(layer.shift, parameters), at[2 + kept] if normed else NOWHERE,
-                *(norm_addresses() if normed else (NOWHERE, NOWHERE)),
+                *(norm_addresses(layer) if normed else (NOWHERE, NOWHERE)),
             )  # fmt: skip
             packed = int(places[4])
             memory += HEIGHT * (stride * (2 + kept) + (stride + 1) * normed)
@@ -150,6 +154,8 @@ class Layers:
             (TO_PRODUCT, product, PRODUCT),
             (TO_ACTIVATE, _activate, ACTIVATED),
             (TO_DIFFERENTIATE, _differentiate, DIFFERENTIATED),
+            (TO_TAKE, _take, TAKEN),
+            (TO_COPY, _copy, COPIED),
         ):
             table[-1, column] = address(function, signature)
         stride = stride_of(self.inputs)
@@ -208,8 +214,10 @@ class Layers:
         unpack_at(self.addresses[UNPACKING], self.table, self.gradient, gradient)
 
 
-def norm_addresses() -> tuple[int, int]:
-    """Where layer normalisation lies, and its slopes."""
+def norm_addresses(layer: Layer) -> tuple[int, int]:
+    """Where the layer's normalisation lies, and its slopes."""
+    if layer.shift is None:
+        return address(_normalize_rms, NORM), address(_differentiate_rms, NORM_SLOPES)
     return address(_normalize, NORM), address(_differentiate_norm, NORM_SLOPES)
 
 
@@ -321,7 +329,7 @@ def pack(table, parameters, packed, learns):  # type: ignore[no-untyped-def]
             whole = (outputs + PANEL - 1) // PANEL * PANEL
             for j in range(outputs):
                 start[whole + j] = parameters[table[i, SCALE] + j]
-                start[2 * whole + j] = parameters[table[i, SHIFT] + j]
+                start[2 * whole + j] = parameters[table[i, SHIFT] + j] if table[i, SHIFT] >= 0 else ZERO
         if inputs > 0:
             weight = parameters[table[i, WEIGHT] : table[i, WEIGHT] + outputs * inputs]
             if table[i, TRANSPOSED]:
@@ -373,7 +381,8 @@ def unpack(table, packed, gradient):  # type: ignore[no-untyped-def]
             whole, start = (outputs + PANEL - 1) // PANEL * PANEL, table[i, START]
             for j in range(outputs):
                 gradient[table[i, SCALE] + j] = packed[start + whole + j]
-                gradient[table[i, SHIFT] + j] = packed[start + 2 * whole + j]
+                if table[i, SHIFT] >= 0:
+                    gradient[table[i, SHIFT] + j] = packed[start + 2 * whole + j]
         rows, width = (inputs, outputs) if table[i, TRANSPOSED] else (outputs, inputs)
         for j in range(rows if inputs > 0 else 0):
             to = gradient[table[i, WEIGHT] + j * width :]
@@ -386,11 +395,8 @@ def unpack(table, packed, gradient):  # type: ignore[no-untyped-def]
 def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-untyped-def]
     """All layers for the rows of `inputs` [N, inputs] that `rows` [n] names → outputs [n, outputs]."""
     count = len(rows)
-    at, stride, width = table[-1, VALUES], table[-1, STRIDE], table[-1, OUTPUTS]
-    for i in range(count):
-        line, source = memory[at + i * stride : at + i * stride + width], inputs[rows[i]]
-        for j in range(width):
-            line[j] = source[j]
+    place = (table[-1, VALUES], table[-1, STRIDE], table[-1, OUTPUTS])
+    call_take(table[-1, TO_TAKE], (memory, *place, inputs, rows))
     for i in range(len(table) - 1):
         layer, source = table[i], table[table[i, SOURCE]]
         to, begin = (memory, layer[VALUES], layer[STRIDE]), (packed, layer[START], STAY)
@@ -401,10 +407,8 @@ def forward(table, packed, memory, inputs, rows, outputs):  # type: ignore[no-un
             call_norm(layer[NORMALIZE], (layer, packed[layer[START] :], memory, count))
         call_activate(table[-1, TO_ACTIVATE], (layer, memory, count))
         if layer[COLUMN] >= 0:
-            for r in range(count):
-                at = layer[VALUES] + r * layer[STRIDE]
-                for j in range(layer[OUTPUTS]):
-                    outputs[r, layer[COLUMN] + j] = memory[at + j]
+            columns = (layer[VALUES], layer[STRIDE], layer[COLUMN], layer[OUTPUTS])
+            call_copy(table[-1, TO_COPY], (memory, *columns, outputs, True))
 
 
 @njit(calls=True, borrows=True, nogil=True)
@@ -418,10 +422,8 @@ def backward(table, packed, memory, slopes, gradient, learns, anew):  # type: ig
     for i in range(len(table) - 1):
         layer = table[i]
         if layer[COLUMN] >= 0:
-            for r in range(count):
-                at = layer[SLOPES] + r * layer[STRIDE]
-                for j in range(layer[OUTPUTS]):
-                    memory[at + j] = slopes[r, layer[COLUMN] + j]
+            place = (layer[SLOPES], layer[STRIDE], layer[COLUMN], layer[OUTPUTS])
+            call_copy(table[-1, TO_COPY], (memory, *place, slopes, False))
     for i in range(len(table) - 2, -1, -1):
         layer, source = table[i], table[table[i, SOURCE]]
         normed = layer[NORMED] >= 0
@@ -456,6 +458,29 @@ def _clear(layer, bias):  # type: ignore[no-untyped-def]
     """Zeros for the sums of b, and of γ and β behind it."""
     for j in range((layer[OUTPUTS] + PANEL - 1) // PANEL * PANEL * (3 if layer[NORMED] >= 0 else 1)):
         bias[j] = ZERO
+
+
+@njit(borrows=True, nogil=True)
+def _take(memory, at, stride, width, inputs, rows):  # type: ignore[no-untyped-def]
+    """Copy some rows of `inputs` to memory."""
+    for i in range(len(rows)):
+        line, source = memory[at + i * stride : at + i * stride + width], inputs[rows[i]]
+        for j in range(width):
+            line[j] = source[j]
+
+
+@njit(borrows=True, nogil=True)
+def _copy(memory, at, stride, column, width, rows, out):  # type: ignore[no-untyped-def]
+    """Copy columns of `rows` from memory, or to it."""
+    for r in range(len(rows)):
+        line = memory[at + r * stride : at + r * stride + width]
+        outer = rows[r, column : column + width]
+        if out:
+            for j in range(width):
+                outer[j] = line[j]
+        else:
+            for j in range(width):
+                line[j] = outer[j]
 
 
 @njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
@@ -551,5 +576,46 @@ def _differentiate_norm(layer, start, memory, count, bias, learns):  # type: ign
         inverse = memory[layer[NORMED] + HEIGHT * stride + r]
         for j in range(width):
             slope[j] = (slope[j] - mean - normed[j] * along) * inverse
+        for j in range(width if learns else 0):
+            bias[j] += slope[j]
+
+
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _normalize_rms(layer, start, memory, count):  # type: ignore[no-untyped-def]
+    """n = z / √(E[z²] + ε) over the units of a row, kept with the root, and z ← γ n in place."""
+    stride, width = layer[STRIDE], layer[OUTPUTS]
+    scale = start[(width + PANEL - 1) // PANEL * PANEL :]
+    for r in range(count):
+        line = memory[layer[VALUES] + r * stride : layer[VALUES] + r * stride + width]
+        normed = memory[layer[NORMED] + r * stride : layer[NORMED] + r * stride + width]
+        square = ZERO
+        for j in range(width):
+            square += line[j] * line[j]
+        inverse = ONE / np.sqrt(square / np.float32(width) + np.float32(RMS_EPSILON))
+        memory[layer[NORMED] + HEIGHT * stride + r] = inverse
+        for j in range(width):
+            normed[j] = line[j] * inverse
+            line[j] = scale[j] * normed[j]
+
+
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _differentiate_rms(layer, start, memory, count, bias, learns):  # type: ignore[no-untyped-def]
+    """∂γ += Σ g n; then with u = g γ: g ← (u - n E[u n]) / √(E[z²] + ε), and ∂b += Σ g."""
+    stride, width = layer[STRIDE], layer[OUTPUTS]
+    whole = (width + PANEL - 1) // PANEL * PANEL
+    scale, to_scale = start[whole:], bias[whole:]
+    for r in range(count):
+        slope = memory[layer[SLOPES] + r * stride : layer[SLOPES] + r * stride + width]
+        normed = memory[layer[NORMED] + r * stride : layer[NORMED] + r * stride + width]
+        for j in range(width if learns else 0):
+            to_scale[j] += slope[j] * normed[j]
+        along = ZERO
+        for j in range(width):
+            slope[j] *= scale[j]
+            along += slope[j] * normed[j]
+        along /= np.float32(width)
+        inverse = memory[layer[NORMED] + HEIGHT * stride + r]
+        for j in range(width):
+            slope[j] = (slope[j] - normed[j] * along) * inverse
         for j in range(width if learns else 0):
             bias[j] += slope[j]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.algorithms.dreamer import (
     actor_loss,
@@ -24,9 +24,11 @@ from rl_training.data.collector import fresh_where_ended
 from rl_training.data.streams import StreamReplay, ended, going_on
 from rl_training.envs.environments import Step
 from rl_training.kernels.bins import bins_loss, decode_bins
+from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import State
 from rl_training.policies.dreamer import DreamerPolicy, stored
 from rl_training.runtime.controls import Knobs, Now
+from rl_training.runtime.dreamer_updates import fastest_networks
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import LaProp, target_of
@@ -45,7 +47,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
     config_class = DreamerConfig
     agent: DreamerPolicy
     replay: StreamReplay
-    transient = ("slow_weights", "critic_weights")
+    transient = ("slow_weights", "critic_weights", "fast_networks")
 
     def __init__(self, config: DreamerConfig) -> None:
         super().__init__(config)
@@ -58,6 +60,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         self.return_low, self.return_high = (torch.zeros((), device=self.agent.device) for _ in range(2))
         if config.compile:
             self.agent.network.rssm.compile()
+        self.fast_networks = fastest_networks(self)
 
     @classmethod
     def make_agent(
@@ -106,6 +109,9 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
     def update(self, now: Now) -> dict[str, Any]:
         """One gradient step of everything, on one batch of sequences."""
         batch = self.draw()
+        fast = self.fast_networks.taken()
+        if fast is not None:
+            fast.begin()
         # World model: follow the sequences, and learn to tell and to foresee what they hold.
         state, losses = self.world_model_losses(batch, now)
         # Imagine from every state of theirs; actor and critic learn from what is imagined.
@@ -115,13 +121,19 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         losses |= imagined | {"replay_value_loss": replayed}
         terms = [getattr(now, f"{of}_scale") * losses[f"{of}_loss"] for of in WORLD_MODEL + BEHAVIOUR]
         loss = torch.stack(terms).sum()
-        step = self.optimizer.step(loss, now.learning_rate, None)
+        step = (fast or self.optimizer).step(loss, now.learning_rate, None)
         # The slow critic follows.
         critic = torch.cat([weight.detach().flatten() for weight in self.critic_weights])
         polyak(self.slow_weights, critic, now.slow_critic_rate)
         if self.config.refresh_latents:
             self.replay.put_latents(batch["lane"], batch["row"], **stored(self.agent.network, state))
         return step | {name: part.item() for name, part in losses.items()} | {"loss": loss.item()}
+
+    @property
+    def learned(self) -> tuple[DreamerNetwork, nn.Module]:
+        """The network and the slow critic as losses use them: compiled where they can be."""
+        fast = self.fast_networks.taken()
+        return (self.agent.network, self.slow_critic) if fast is None else (fast, fast.slow_critic)
 
     def draw(self) -> SequenceBatch:
         """Sequences on the networks' device, as they read them."""
@@ -138,7 +150,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     def world_model_losses(self, batch: SequenceBatch, now: Now) -> tuple[State, dict[str, Tensor]]:
         """The posterior states [T, B, ...], and the means of the five losses."""
-        network = self.agent.network
+        network, _ = self.learned
         tokens = network.reconstruction.encode(batch["obs"])
         start = State(batch["deter"], batch["stoch"])
         state, posterior = network.rssm.observe(start, tokens, batch["action"], batch["first"])
@@ -157,13 +169,13 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     def imagination_losses(self, state: State, now: Now) -> tuple[dict[str, Tensor], Tensor]:
         """The losses of actor and critic in imagination, and the returns [T, B] of the states it began with."""
-        network, bins = self.agent.network, self.agent.network.bins
+        network, slow_critic = self.learned
+        bins = network.bins
         starts = State(*(part.detach().flatten(0, 1) for part in state))
         features, action = network.imagine(starts, int(now.imagination_horizon))
         logits = network.critic(features[:-1])
         with torch.no_grad():
-            last = network.critic(features[-1:])
-            value = decode_bins(torch.cat([logits, last]), bins)
+            value = torch.cat([decode_bins(part, bins) for part in (logits, network.critic(features[-1:]))])
             live = network.live(features)
             returns = lambda_returns(network.rewards(features), live, value, now.return_lambda)
             weight = imagined_weights(live)[:-1]
@@ -171,7 +183,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
             move_range(self.return_low, self.return_high, returns, now.return_rate)
             scale = (self.return_high - self.return_low).clamp_min(1.0)
             advantage = (returns - value[:-1]) / scale
-            slow = decode_bins(self.slow_critic(features[:-1]), bins)
+            slow = decode_bins(slow_critic(features[:-1]), bins)
         log_prob, entropy = network.family.log_prob_and_entropy(network.policy(features[:-1]), action)
         losses = {
             "policy_loss": actor_loss(log_prob, entropy, advantage, weight, now.entropy_coef),
@@ -184,12 +196,12 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     def replay_value_loss(self, state: State, batch: SequenceBatch, returns: Tensor, now: Now) -> Tensor:
         """The critic on the replayed states, bootstrapped from the returns [T, B] that were imagined there."""
-        network = self.agent.network
+        network, slow_critic = self.learned
         features = state.features[:-1]
         live = (1 - batch["terminal"]) * now.gamma
         target = lambda_returns(batch["reward"], live, returns, now.return_lambda, batch["last"])
         with torch.no_grad():
-            slow = decode_bins(self.slow_critic(features), network.bins)
+            slow = decode_bins(slow_critic(features), network.bins)
         loss = bins_loss(network.critic(features), [target, slow], network.bins)
         # What follows an episode's last observation is another episode.
         return ((1 - batch["last"][:-1]) * loss).mean()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.compiling import address
 from rl_training.errors import NonFiniteError
-from rl_training.kernels.descent import SIGNATURE, Descent, adam, descend_at, rmsprop, two_rate_adam
+from rl_training.kernels.descent import SIGNATURE, Descent, adam, descend_at, laprop, rmsprop, two_rate_adam
 from rl_training.runtime.controls import Now
 from rl_training.settings.families import AdamSettings, OptimizerChoice
 from rl_training.state.leaves import require
@@ -348,6 +348,16 @@ class LaProp(Optimizer):
         scale = (self.square / (1 - second**self.count)).sqrt_().add_(self.epsilon)
         self.mean.mul_(first).addcdiv_(self.gradient, scale, value=1 - first)
         self.parameters.add_(self.mean, alpha=-learning_rate / (1 - first**self.count))
+
+    def descend(self, learning_rate: float, max_grad_norm: float) -> float:
+        vectors = (self.parameters, self.gradient, self.mean, self.square)
+        ends, settings = np.cumsum([size for _, size in self.names]), (*self.betas, self.epsilon, self.clip)
+        arrays = tuple(vector.numpy() for vector in vectors)
+        norm: float = laprop(arrays, ends, settings, self.count + 1, learning_rate)
+        if not math.isfinite(norm):
+            raise NonFiniteError(self.first_not_finite())
+        self.count += 1
+        return norm
 
 
 def target_of(network: ModuleT) -> tuple[ModuleT, Tensor]:

@@ -38,7 +38,7 @@ from rl_training.kernels.tiles import has_fused_multiplication
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.optim import OPTIMIZERS, Optimizer, TwoRateAdam
+from rl_training.runtime.optim import OPTIMIZERS, LaProp, Optimizer, TwoRateAdam
 
 COMPILED, TORCH = "compiled", "torch"
 NO_STEP = -1.0  # in place of a norm
@@ -319,7 +319,7 @@ def is_ours(trainer: object, method: str, module: str) -> bool:
 
 def obstacle(config: Any, *optimizers: Optimizer) -> str:
     """Why nothing can be compiled, whatever the network is; empty where it can."""
-    known = {*OPTIMIZERS.values(), TwoRateAdam}
+    known = {*OPTIMIZERS.values(), TwoRateAdam, LaProp}
     obstacles = {
         "compiled_updates is false": not config.compiled_updates,
         f"device {config.device}": config.device != "cpu",

@@ -1,0 +1,164 @@
+"""Dreamer's networks in compiled code are torch's: outputs, gradients, and whole updates from the same draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from runs import TINY_DREAMER
+from torch import Tensor, nn
+from updates import perturb, warmed
+
+from rl_training.kernels import stacks
+from rl_training.kernels.layers import HEIGHT
+from rl_training.kernels.stacks import Stack
+from rl_training.networks.rssm import RSSM, State, linear, mlp
+from rl_training.runtime.controls import Controls
+from rl_training.runtime.dreamer_updates import CompiledRSSM, dense_layers
+from rl_training.runtime.optim import LaProp
+from rl_training.state.seeding import seed_everything
+
+SIZES: dict[str, Any] = dict(
+    deter_size=64, blocks=4, rssm_hidden=16, num_latents=8, num_classes=4, units=12, cnn_depth=2, mlp_layers=2
+)
+SMALL = SIZES | dict(batch_size=5, batch_length=30, num_envs=2, train_ratio=1e-9, learning_starts=1)
+
+
+def close(ours: Tensor, theirs: Tensor, most: float = 1e-5) -> None:
+    """Within a share of the length of the whole tensor."""
+    assert ours.shape == theirs.shape and theirs.norm() > 0
+    assert (ours - theirs).norm() <= most * theirs.norm(), ((ours - theirs).norm() / theirs.norm()).item()
+
+
+@pytest.mark.parametrize(
+    ("steps", "count", "sizes"),
+    [
+        (1, 1, (32, 2, 16, 4, 4)),
+        (7, 3, (64, 4, 32, 8, 6)),
+        (12, 16, (128, 4, 64, 8, 8)),
+        (5, 9, (512, 8, 64, 32, 4)),
+    ],
+)
+def test_sequences_and_the_way_back_through_time_are_torchs(
+    steps: int, count: int, sizes: tuple[int, ...]
+) -> None:
+    deter, blocks, hidden, choices, classes = sizes
+    seed_everything(steps)
+    tokens, actions = 10, 3
+    shape = dict(deter_size=deter, blocks=blocks, rssm_hidden=hidden, num_latents=choices)
+    rssm = RSSM(tokens, actions, num_classes=classes, **shape)
+    perturb(rssm, scale=0.05)
+    names = [name for name, _ in rssm.named_parameters() if not name.startswith("prior_layers")]
+    optimizer = LaProp([rssm])
+    start = State(torch.randn(count, deter), torch.randn(count, choices * classes))
+    first = (torch.rand(steps, count) < 0.3).float()
+    given = torch.randn(steps, count, tokens), torch.randn(steps, count, actions)
+    weights = [torch.randn(steps, count, width) for width in (deter, choices * classes, choices * classes)]
+
+    def run(model: RSSM) -> list[Tensor]:
+        optimizer.gradient.zero_()
+        seen = given[0].clone().requires_grad_()
+        seed_everything(3)
+        state, probs = model.observe(start, seen, given[1], first)
+        parts = (*state, probs.flatten(-2))
+        sum((part * weight).sum() for part, weight in zip(parts, weights, strict=True)).backward()  # type: ignore[union-attr]
+        assert seen.grad is not None
+        gradients = dict(rssm.named_parameters())
+        return [part.detach() for part in parts] + [
+            seen.grad,
+            *(gradients[name].grad.clone() for name in names),
+        ]
+
+    theirs = run(rssm)
+    layers = [*rssm.prior_layers[0], rssm.prior_layers[1]]
+    ours = run(CompiledRSSM(rssm, Stack(dense_layers(layers, optimizer.parameters, True), None)))
+    for mine, its in zip(ours, theirs, strict=True):
+        close(mine, its)
+
+
+@pytest.mark.parametrize("most", [stacks.MOST_KEPT, 0])
+@pytest.mark.parametrize("count", [1, HEIGHT, 2 * HEIGHT + 5])
+def test_a_stack_of_layers_is_torchs_with_values_kept_or_computed_again(
+    most: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Called twice before the way back: gradients of both add up."""
+    monkeypatch.setattr(stacks, "MOST_KEPT", most)
+    seed_everything(1)
+    plain = nn.Sequential(*mlp(20, 24, 2), linear(24, 37))
+    perturb(plain)
+    optimizer = LaProp([plain])
+    stack = Stack(dense_layers(plain, optimizer.parameters, True), optimizer.gradient)
+    x, weight = torch.randn(count, 20), torch.randn(count, 37)
+
+    def run(module: nn.Module) -> list[Tensor]:
+        optimizer.gradient.zero_()
+        rows = x.clone().requires_grad_()
+        (module(rows) * weight + (module(2 * rows.detach()) * weight).square()).sum().backward()
+        assert rows.grad is not None
+        return [module(x).detach(), rows.grad, *(part.grad.clone() for part in plain.parameters())]  # type: ignore[union-attr]
+
+    theirs = run(plain)
+    for _ in range(2):  # the second time in memory that was used before
+        stack.begin()
+        for mine, its in zip(run(stack), theirs, strict=True):
+            close(mine, its)
+
+
+def test_laprop_in_compiled_code_is_torchs() -> None:
+    seed_everything(1)
+    pairs = []
+    for _ in range(2):
+        seed_everything(2)
+        module = nn.Sequential(nn.Linear(50, 40), nn.Linear(40, 3))
+        nn.init.zeros_(module[1].weight)
+        pairs.append(LaProp([module]))
+    ours, theirs = pairs
+    for step in range(4):
+        gradient = torch.randn_like(ours.gradient) * 10.0**-step
+        for each in pairs:
+            each.gradient.copy_(gradient)
+        assert ours.descend(1e-2, float("inf")) == pytest.approx(
+            theirs.move(1e-2, None)["grad_norm"], rel=1e-5
+        )
+        for name in ("gradient", "square", "mean", "parameters"):
+            close(getattr(ours, name), getattr(theirs, name))
+        assert ours.count == theirs.count
+
+
+@pytest.mark.parametrize(
+    "env_id", ["CartPole-v1", "Pendulum-v1", "probe/TwoChoices-v0", "probe/DictAndPicture-v0"]
+)
+def test_an_update_is_torchs(env_id: str) -> None:
+    """150 states, more than a block, from which is imagined; networks that have learned something."""
+    moved = []
+    for how in (True, False):
+        trainer = warmed("dreamer", 60, env_id=env_id, **SMALL, torch_threads=1, compiled_updates=how)
+        assert trainer.fast_networks.path == ("compiled" if how else "torch")
+        seed_everything(4)
+        perturb(trainer.agent.network, trainer.slow_critic, scale=0.1)
+        seed_everything(5)
+        numbers = trainer.update(Controls.of(trainer.config).at(0).after(0))
+        names = [name for name, _ in trainer.agent.network.named_parameters()]
+        gradients = trainer.optimizer.gradient.split([size for _, size in trainer.optimizer.names])
+        moved.append((numbers, dict(zip(names, gradients, strict=True)), trainer.optimizer.parameters))
+    ours, theirs = moved
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-4)
+    for name, gradient in theirs[1].items():
+        if gradient.any():  # an observation of zeros teaches its first layer nothing
+            close(ours[1][name], gradient, 1e-3)
+        else:
+            assert not ours[1][name].any()
+    torch.testing.assert_close(ours[2], theirs[2], rtol=1e-3, atol=1e-5)
+
+
+def test_when_torch_computes_the_update() -> None:
+    settings = dict(env_id="CartPole-v1", torch_threads=1)
+    trainer = warmed("dreamer", 0, **SMALL, **settings)
+    assert trainer.fast_networks.path == "compiled"
+    trainer.agent.network.reward.register_forward_hook(lambda *_: None)
+    assert trainer.fast_networks.path == "torch"
+    odd = warmed("dreamer", 0, **settings, **TINY_DREAMER).fast_networks
+    assert odd.explained == "torch (sizes are no multiples of 16)"
+    compiled = warmed("dreamer", 0, **SMALL, **settings, compile=True).fast_networks
+    assert compiled.explained == "torch (compile is true)"
