@@ -191,7 +191,7 @@ def test_slopes_of_some_rows_of_a_critic_are_those_of_all_with_zeros(
         layers.backward(slopes.reshape(rows, 1), learns=False)
         expected, found = layers.to_inputs[:rows].copy(), np.ones((rows, 7), np.float32)
         layers.forward(inputs, np.arange(rows))
-        add_to_inputs(layers.network, slopes, found)
+        add_to_inputs(layers.network, slopes, found, np.empty(HEIGHT, np.int64))
         np.testing.assert_allclose(found - 1, expected, rtol=1e-4, atol=1e-6)
         assert not layers.gradient.any()
 

@@ -75,7 +75,7 @@ def move_average(target, online, tau):  # type: ignore[no-untyped-def]
         target[i] = target[i] + share * apart if near else online[i] - rest * apart
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def squash_rows(outputs, noise, bounds, action, log_prob):  # type: ignore[no-untyped-def]
     """`squash`, compiled, for μ and log σ side by side in outputs [N, 2 D], log σ held between bounds."""
     count, size = noise.shape
@@ -91,7 +91,7 @@ def squash_rows(outputs, noise, bounds, action, log_prob):  # type: ignore[no-un
         log_prob[i] = total
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def squash_slopes(outputs, noise, bounds, action, to_action, weight, slopes):  # type: ignore[no-untyped-def]
     """Slopes [N, 2 D] in μ and log σ of a loss with slopes `to_action` [N, D] in a and `weight` in log π.
 
@@ -107,24 +107,22 @@ def squash_slopes(outputs, noise, bounds, action, to_action, weight, slopes):  #
             slopes[i, size + k] = to_raw * math.exp(log_std) * noise[i, k] - weight if inside else 0.0
 
 
-@njit(nogil=True, error_model="numpy")
-def soft_targets(reward, discount, next_q, next_log_prob, ent_coef):  # type: ignore[no-untyped-def]
-    """`soft_target`, compiled: y [N]."""
-    target = np.empty(len(reward))
+@njit(borrows=True, nogil=True, error_model="numpy")
+def soft_targets(reward, discount, next_q, next_log_prob, ent_coef, target):  # type: ignore[no-untyped-def]
+    """`soft_target`, compiled: y into `target` [N]."""
     for i in range(len(reward)):
         least = min(next_q[0, i], next_q[1, i])
         target[i] = reward[i] + discount[i] * (least - ent_coef * next_log_prob[i])
-    return target
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def critic_slopes(q, target, share, slopes):  # type: ignore[no-untyped-def]
     """The slopes (Q - y) / N of `critic_loss` in the Q [n, 1] of one critic."""
     for i in range(len(q)):
         slopes[i, 0] = share * (q[i, 0] - target[i])
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def critic_sums(q, target, sums):  # type: ignore[no-untyped-def]
     """`critic_loss`, and the mean of Q [2, N]."""
     share = 1 / len(target)
@@ -135,7 +133,7 @@ def critic_sums(q, target, sums):  # type: ignore[no-untyped-def]
             sums[1] += 0.5 * share * q[c, i]
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(borrows=True, nogil=True, error_model="numpy")
 def least_slopes(q, log_prob, ent_coef, share, slopes, sums):  # type: ignore[no-untyped-def]
     """`actor_loss` and its slopes in q [2, n]: -1 / N in the smaller one, half of it in each where they are equal."""
     for i in range(len(log_prob)):

@@ -110,6 +110,12 @@ def observe_all(lanes, obs):  # type: ignore[no-untyped-def]
         call_observe(lanes.functions[2], (lanes.states[lane], obs[lane]))
 
 
+# As Python calls it: `advance` itself would be compiled a second time.
+@njit(calls=True, borrows=True, error_model="numpy")
+def advance_all(lanes, actions, led):  # type: ignore[no-untyped-def]
+    return call_advance(lanes.functions[3], (lanes, actions, led, 0))
+
+
 @njit(calls=True, borrows=True, error_model="numpy")
 def advance(lanes, actions, led, count):  # type: ignore[no-untyped-def]
     """One action [B, A] in every lane; `count` episodes are in `led.finished` already. → how many are then."""

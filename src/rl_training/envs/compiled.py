@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from rl_training.algorithms.masking import MASK
 from rl_training.dynamics.interface import Dynamics
-from rl_training.dynamics.lanes import NEVER, advance, begin_all, lane_state, led, observe_all
+from rl_training.dynamics.lanes import NEVER, advance_all, begin_all, lane_state, led, observe_all
 from rl_training.envs.action_masks import OBSERVATION, num_choices
 from rl_training.envs.environments import Environments, Step, check_finished
 from rl_training.envs.lanes import Observation
@@ -70,7 +70,7 @@ class CompiledEnvironments(Stateful):
         """Take one model-space action [B, ...] in every lane; ended episodes are followed by new ones in `obs`."""
         taken = np.ascontiguousarray(self.codec.to_env(actions).reshape(self.count, -1), np.float64)
         found = led(self.count, self.numbers)
-        ended = self.called(advance, self.state, taken, found, 0)
+        ended = self.called(advance_all, self.state, taken, found)
         self.stand_at(found.obs, found.finished[:ended])
         lanes = found.finished[:ended, 0].astype(np.int64).tolist()
         return Step(self.shown(found.next_obs), found.reward, found.terminated, found.truncated, lanes)

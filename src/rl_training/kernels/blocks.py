@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LANES = 16
 ROWS = 64  # of a support that are summed up at once
 TANH, RELU = 1, 2  # as in `acting.ACTIVATIONS`
+LINEAR = np.int64(0)  # none of them; for a literal numba would compile another product
 FEW = 8  # with no more states than this in a block, half of its lanes are left out
 NUMBER, INDEX, BITS = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 

@@ -5,8 +5,6 @@ Of two critics the smaller one counts: half of the rows go backward through each
 
 from __future__ import annotations
 
-import numpy as np
-
 from rl_training.compiling import njit
 from rl_training.kernels.layers import (
     BACK,
@@ -21,17 +19,22 @@ from rl_training.kernels.layers import (
 )
 
 
-@njit(nogil=True)
-def add_to_inputs(network, slopes, found):  # type: ignore[no-untyped-def]
+@njit(borrows=True, nogil=True)
+def add_to_inputs(network, slopes, found, room):  # type: ignore[no-untyped-def]
     """Add to `found` [n, inputs] the slopes of a loss with these slopes [n] in what `put_out` gave last.
 
     Rows without a slope are left out: what the layers put out in the others is moved to the first rows, in order, and
-    the backward pass goes through those alone.
+    the backward pass goes through those alone. `room` [n] is for their numbers.
     """
     table, memory = network.table, network.memory
-    rows = np.flatnonzero(slopes)
-    if len(rows) == 0:
+    count = 0
+    for r in range(len(slopes)):
+        if slopes[r] != 0:
+            room[count] = r
+            count += 1
+    if count == 0:
         return
+    rows = room[:count]
     for i in range(len(table) - 1):
         _move_up(table[i, VALUES], table[i], memory, rows)
         if table[i, KEPT] >= 0:
@@ -53,7 +56,7 @@ def add_to_inputs(network, slopes, found):  # type: ignore[no-untyped-def]
             found[rows[r], j] += memory[at + j]
 
 
-@njit(nogil=True)
+@njit(borrows=True, nogil=True)
 def _move_up(place, layer, memory, rows):  # type: ignore[no-untyped-def]
     stride, width = layer[STRIDE], layer[OUTPUTS]
     for r in range(len(rows)):

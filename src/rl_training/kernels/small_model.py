@@ -18,6 +18,7 @@ from rl_training.compiling import njit
 from rl_training.kernels.acting import ACTIVATIONS, _view
 from rl_training.kernels.blocks import (
     LANES,
+    LINEAR,
     activate,
     add_actions,
     decode_block,
@@ -116,7 +117,7 @@ def _recurrent(latent, action, first, table, rest, heads, activation, num_action
 def advance(latent, action, first, table, rest, heads, activation, following):  # type: ignore[no-untyped-def]
     """The states [n, L] that the actions lead to, also as a block, and a block of what the heads say of them."""
     block, states = to_block(latent), len(latent)
-    hidden = dense(block, first[0], first[1], states, 0)
+    hidden = dense(block, first[0], first[1], states, LINEAR)
     add_actions(hidden, table, action)
     activate(hidden, activation)
     change = _forward(hidden, rest, activation, states)
@@ -129,7 +130,7 @@ def _forward(block, layers, activation, states):  # type: ignore[no-untyped-def]
     weights, biases = layers
     for i in range(len(weights) - 1):
         block = dense(block, weights[i], biases[i], states, activation)
-    return dense(block, weights[-1], biases[-1], states, 0)
+    return dense(block, weights[-1], biases[-1], states, LINEAR)
 
 
 @njit(nogil=True, fastmath=FAST)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_training.compiling import njit
 from rl_training.kernels.acting import _view
-from rl_training.kernels.blocks import LANES, decode_block, dense, from_block, to_block
+from rl_training.kernels.blocks import LANES, LINEAR, decode_block, dense, from_block, to_block
 from rl_training.kernels.functions import FAST, fast_tanh
 from rl_training.kernels.small_model import SmallModel, advance, dense_layer
 
@@ -60,15 +60,15 @@ def _recurrent_with_prefix(state, action, layers, memory):  # type: ignore[no-un
         block, output = advance(
             latent[places], action[places], first, table, rest, heads, activation, following[places]
         )
-        gates = dense(block, from_state, state_bias, states, 0)
-        gates += dense(to_block(hidden[places]), from_hidden, hidden_bias, states, 0)
+        gates = dense(block, from_state, state_bias, states, LINEAR)
+        _add(gates, dense(to_block(hidden[places]), from_hidden, hidden_bias, states, LINEAR))
         cells = to_block(cell[places])
         memory_block = _remember(gates, cells)
         from_block(memory_block, kept[places])
         from_block(cells, remembered[places])
-        more = dense(memory_block, head[0], head[1], states, 0)
+        more = dense(memory_block, head[0], head[1], states, LINEAR)
         atoms = len(more)
-        output[num_actions + atoms :] += more
+        _add(output[num_actions + atoms :], more)
         from_block(output[:num_actions], logits[places])
         decode_block(output[num_actions : num_actions + atoms], value[places])
         decode_block(output[num_actions + atoms :], total[places])
@@ -76,8 +76,18 @@ def _recurrent_with_prefix(state, action, layers, memory):  # type: ignore[no-un
         earned[i] = total[i] - prefix[i]
         since[i] = (steps[i] + 1) % horizon
         if since[i] == 0:
-            kept[i], remembered[i], total[i] = 0.0, 0.0, 0.0
+            total[i] = 0.0
+            for j in range(kept.shape[1]):
+                kept[i, j] = remembered[i, j] = 0.0
     return earned, logits, value, following, kept, remembered, total, since
+
+
+# Number by number: sums and assignments of arrays take numba seconds to compile, for the sake of error messages.
+@njit(borrows=True, nogil=True)
+def _add(to, more):  # type: ignore[no-untyped-def]
+    for j in range(to.shape[0]):
+        for i in range(to.shape[1]):
+            to[j, i] += more[j, i]
 
 
 @njit(nogil=True, fastmath=FAST)

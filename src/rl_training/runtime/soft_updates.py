@@ -57,6 +57,7 @@ class SoftUpdates:
     def __init__(self, trainer: Any, actor: Layers, critics: Twins, targets: Twins) -> None:
         self.trainer, self.size, self.said = trainer, actor.outputs // 2, np.zeros(NORMS + len(LEARNERS))
         self.optimizers = [getattr(trainer, f"{name}_optimizer") for name in LEARNERS]
+        self.room: tuple[np.ndarray, ...] | None = None
         # As plain tuples: of each named one, numba asks Python for its class.
         pairs = (tuple(tuple(twin.network) for twin in twins) for twins in (targets, critics))
         self.networks = (tuple(actor.network), *pairs, trainer.target_weights.numpy())
@@ -85,12 +86,25 @@ class SoftUpdates:
         given = (rows, noise.numpy(), LOG_STD_BOUNDS, knobs)
         said = self.said
         said[:] = 0
-        improve(self.networks, *given, self.descents, rates, said)
+        improve(self.networks, *given, self.descents, rates, self._room(*seen[0].shape), said)
         self._check(said)
         numbers = {"critic_loss": said[CRITIC_LOSS], "q_value": said[Q_VALUE]}
         if with_actor:
             numbers |= {"actor_loss": said[ACTOR_LOSS], "entropy": -said[LOG_PROB]}
         return numbers
+
+    def _room(self, count: int, width: int) -> tuple[np.ndarray, ...]:
+        """Numbers 0 to N - 1, and room for pairs of inputs and actions, for what is said of them, and for slopes."""
+        if self.room is None or len(self.room[0]) != count:
+            pairs, slopes = (np.empty((height, width + self.size), np.float32) for height in (count, HEIGHT))
+            log_prob, q, target = (
+                np.empty(count, np.float32),
+                np.empty((2, count), np.float32),
+                np.empty(count),
+            )
+            to_q, rows = np.empty((2, HEIGHT), np.float32), np.empty(HEIGHT, np.int64)
+            self.room = (np.arange(count), pairs, log_prob, q, target, to_q, slopes, rows)
+        return self.room
 
     def _check(self, said: np.ndarray) -> None:
         """Refuse what is not finite: there no step was taken, nor any after it."""
@@ -101,33 +115,35 @@ class SoftUpdates:
                 raise NonFiniteError(optimizer.first_not_finite())
 
 
-@njit(nogil=True, error_model="numpy")
-def improve(networks, batch, noise, bounds, knobs, descents, rates, said):  # type: ignore[no-untyped-def]
+@njit(calls=True, borrows=True, nogil=True, error_model="numpy")
+def improve(networks, batch, noise, bounds, knobs, descents, rates, room, said):  # type: ignore[no-untyped-def]
     """A step of the critics, of what averages them, and with a second row of noise of the actor and of log α.
 
     networks: the fields of some `Network`, and the targets' weights; descents: of some `Descent`, and `rates` theirs
-    noise [1 or 2, N, D]; `said` is written. What is not finite ends the update.
+    noise [1 or 2, N, D]; `said` is written. What is not finite ends the update. What is in `room`: `SoftUpdates._room`.
     """
     actor, averages = Network(*networks[0]), networks[3]
     targets, critics = twins_of(networks[1]), twins_of(networks[2])
     to_critics, to_actor, to_temperature = Descent(*descents[0]), Descent(*descents[1]), Descent(*descents[2])
     (ent_coef, least_entropy, tau), norms = knobs, said[NORMS:]
     begin(actor)
-    improve_critics(actor, targets, critics, batch, noise[0], bounds, ent_coef, to_critics.gradient, said[:2])
+    gradient, sums = to_critics.gradient, said[:2]
+    improve_critics(actor, targets, critics, batch, noise[0], bounds, ent_coef, room, gradient, sums)
     norms[0] = step(to_critics, rates[0], said[CRITIC_LOSS])
     if not math.isfinite(norms[0]):
         return
     move_average(averages, to_critics.parameters, tau)
     if len(noise) == 1:
         return
-    improve_actor(actor, critics, batch[0], noise[1], bounds, ent_coef, to_actor.gradient, said[2:4])
+    gradient, sums = to_actor.gradient, said[2:4]
+    improve_actor(actor, critics, batch[0], noise[1], bounds, ent_coef, room, gradient, sums)
     norms[1] = step(to_actor, rates[1], said[ACTOR_LOSS])
     if math.isfinite(norms[1]) and len(to_temperature.gradient):
         to_temperature.gradient[0] = temperature_slope(np.float32(said[LOG_PROB]), least_entropy)
         norms[2] = descend(to_temperature, rates[2], math.inf)
 
 
-@njit(nogil=True)
+@njit(nogil=True, inline="always")
 def step(descent, rate, loss):  # type: ignore[no-untyped-def]
     """→ the gradient's norm; none is taken where the loss is not finite."""
     return descend(descent, rate, math.inf) if math.isfinite(loss) else math.inf
@@ -138,51 +154,60 @@ def twins_of(networks):  # type: ignore[no-untyped-def]
     return Network(*networks[0]), Network(*networks[1])
 
 
-@njit(nogil=True, error_model="numpy")
-def improve_critics(actor, targets, critics, batch, noise, bounds, ent_coef, gradient, sums):  # type: ignore[no-untyped-def]
+# Number by number: assigning parts of arrays takes numba seconds to compile, for the sake of an error message.
+@njit(borrows=True, nogil=True, inline="always")
+def put(rows, to, column):  # type: ignore[no-untyped-def]
+    """Rows [N, n] into the columns of `to` from this one on."""
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            to[i, column + j] = rows[i, j]
+
+
+@njit(calls=True, borrows=True, nogil=True, error_model="numpy")
+def improve_critics(actor, targets, critics, batch, noise, bounds, ent_coef, room, gradient, sums):  # type: ignore[no-untyped-def]
     """The gradient of both critics towards `soft_targets`; sums: the loss, mean Q.
 
     One network after the other, so that its weights stay in the cache.
     """
     obs, next_obs, action, reward, discount = batch
+    order, pairs, log_prob, q, target = room[:5]
     count, features = obs.shape
-    order, share = np.arange(count), 1 / count
-    pairs, log_prob = np.empty((count, features + noise.shape[1]), np.float32), np.empty(count, np.float32)
-    q = np.empty((2, count), np.float32)
+    share = 1 / count
     for first in range(0, count, HEIGHT):
         rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
         outputs = put_out(actor, next_obs, rows)
         squash_rows(outputs, noise[part], bounds, pairs[part, features:], log_prob[part])
-    pairs[:, :features] = next_obs
+    put(next_obs, pairs, 0)
     for twin in range(2):
         read(targets[twin])
         for first in range(0, count, HEIGHT):
-            rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
-            q[twin, part] = put_out(targets[twin], pairs, rows)[:, 0]
-    target = soft_targets(reward, discount, q, log_prob, ent_coef)
-    pairs[:, :features], pairs[:, features:] = obs, action
+            outputs = put_out(targets[twin], pairs, order[first : first + HEIGHT])
+            for i in range(len(outputs)):
+                q[twin, first + i] = outputs[i, 0]
+    soft_targets(reward, discount, q, log_prob, ent_coef, target)
+    put(obs, pairs, 0)
+    put(action, pairs, features)
     for twin in range(2):
         critic = critics[twin]
         begin(critic)
         for first in range(0, count, HEIGHT):
-            rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
+            rows = order[first : first + HEIGHT]
             outputs, slopes = put_out(critic, pairs, rows), critic.slopes[: len(rows)]
-            q[twin, part] = outputs[:, 0]
-            critic_slopes(outputs, target[part], share, slopes)
+            for i in range(len(outputs)):
+                q[twin, first + i] = outputs[i, 0]
+            critic_slopes(outputs, target[first : first + HEIGHT], share, slopes)
             take_back(critic, slopes, first == 0)
         hand_over(critic, gradient)
     critic_sums(q, target, sums)
 
 
-@njit(nogil=True, error_model="numpy")
-def improve_actor(actor, critics, obs, noise, bounds, ent_coef, gradient, sums):  # type: ignore[no-untyped-def]
+@njit(calls=True, borrows=True, nogil=True, error_model="numpy")
+def improve_actor(actor, critics, obs, noise, bounds, ent_coef, room, gradient, sums):  # type: ignore[no-untyped-def]
     """The gradient of the actor towards what the critics think best; sums: the loss, mean log π."""
+    order, pairs, log_prob, q, _, to_q, to_pair, places = room
     count, features = obs.shape
-    size, order, share = noise.shape[1], np.arange(count), 1 / count
-    pairs, log_prob = np.empty((count, features + size), np.float32), np.empty(HEIGHT, np.float32)
-    q, to_q = np.empty((2, HEIGHT), np.float32), np.empty((2, HEIGHT), np.float32)
-    to_pair = np.empty((HEIGHT, features + size), np.float32)
-    pairs[:, :features] = obs
+    share = 1 / count
+    put(obs, pairs, 0)
     for twin in range(2):
         begin(critics[twin])
     for first in range(0, count, HEIGHT):
@@ -191,11 +216,15 @@ def improve_actor(actor, critics, obs, noise, bounds, ent_coef, gradient, sums):
         outputs, slopes = put_out(actor, obs, rows), actor.slopes[: len(rows)]
         squash_rows(outputs, noise[part], bounds, drawn, log_prob)
         for twin in range(2):
-            q[twin, :height] = put_out(critics[twin], pairs, rows)[:, 0]
+            judged = put_out(critics[twin], pairs, rows)
+            for i in range(height):
+                q[twin, i] = judged[i, 0]
         least_slopes(q, log_prob[:height], ent_coef, share, to_q, sums)
-        to_pair[:] = 0
+        for i in range(height):
+            for j in range(to_pair.shape[1]):
+                to_pair[i, j] = np.float32(0)
         for twin in range(2):
-            add_to_inputs(critics[twin], to_q[twin, :height], to_pair)
+            add_to_inputs(critics[twin], to_q[twin, :height], to_pair, places)
         to_action = to_pair[:height, features:]
         squash_slopes(outputs, noise[part], bounds, drawn, to_action, ent_coef * share, slopes)
         take_back(actor, slopes, first == 0)
