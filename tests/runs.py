@@ -379,6 +379,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "efficientzero-cartpole": dict(
         algo="efficientzero",
         **PLANNER,
+        reanalyse_values=True,
         prefix_size=8,
         projection_size=8,
         prefix_horizon=1,
@@ -389,6 +390,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "efficientzero-pendulum": dict(
         algo="efficientzero",
         **PLANNER | dict(env_id="Pendulum-v1", sampled_actions=4),
+        gumbel_search=True,
+        mixed_values=True,
         prefix_size=8,
         projection_size=8,
     ),

@@ -27,6 +27,7 @@ from rl_training.networks.muzero import FrameNorm, by_the_batch
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.efficientzero_trainer import (
     EfficientZeroConfig,
+    EfficientZeroPolicy,
     EfficientZeroTrainer,
     train_efficientzero,
 )
@@ -100,7 +101,7 @@ def test_forbidden_actions_are_never_taken() -> None:
 @pytest.fixture(scope="module")
 def probed() -> EfficientZeroTrainer:
     """A trainer whose target network is behind, with episodes of five steps in its replay."""
-    return trained("DiscreteEnding", 200, target_update_interval=1000)
+    return trained("DiscreteEnding", 200, target_update_interval=1000, reanalyse_values=True)
 
 
 def drawn(trainer: EfficientZeroTrainer) -> Any:
@@ -108,8 +109,8 @@ def drawn(trainer: EfficientZeroTrainer) -> Any:
     return trainer.draw(Controls.of(trainer.config).at(0).after(0))
 
 
-def test_reanalysed_targets_come_from_the_current_network(probed: EfficientZeroTrainer) -> None:
-    """All policies and all values bootstrapped from are those that the network finds now, the noise set aside."""
+def test_reanalysed_targets_come_from_the_target_network(probed: EfficientZeroTrainer) -> None:
+    """All policies and all values bootstrapped from are those that its copy finds, the noise set aside."""
     now = Controls.of(probed.config).at(0).after(0)
     now.__dict__ |= dict(reanalyse_ratio=1.0, root_exploration_fraction=0.0)
     batch = drawn(probed)
@@ -122,16 +123,16 @@ def test_reanalysed_targets_come_from_the_current_network(probed: EfficientZeroT
     def planned(places: np.ndarray, network: Any) -> Any:
         return probed.agent.plan(probed.replay.seen_at(places), **quiet, network=network)
 
-    plan = planned(batch["places"][acted.numpy()], probed.agent.network)
+    plan = planned(batch["places"][acted.numpy()], probed.target)
     torch.testing.assert_close(policy[acted], torch.from_numpy(plan.policy))
     assert not policy[~acted].any() and not torch.equal(policy, stored)
     assert torch.equal(batch["policy"], stored), "what was drawn stays as it was"
     places = batch["bootstrap"][bootstraps.numpy()]
     value = torch.zeros_like(target)
-    value[bootstraps] = torch.from_numpy(planned(places, probed.agent.network).value)
+    value[bootstraps] = torch.from_numpy(planned(places, probed.target).value)
     torch.testing.assert_close(target, batch["returns"] + batch["discount"] * value)
-    old = torch.from_numpy(planned(places, probed.target).value)
-    assert (old - value[bootstraps]).abs().max() > 0.1, "the target network would say something else"
+    new = torch.from_numpy(planned(places, probed.agent.network).value)
+    assert (new - value[bootstraps]).abs().max() > 0.1, "the network itself would say something else"
 
 
 def test_without_reanalysis_targets_are_what_was_stored(probed: EfficientZeroTrainer) -> None:
@@ -150,6 +151,37 @@ def test_without_reanalysis_targets_are_what_was_stored(probed: EfficientZeroTra
     expected[bootstraps] += batch["discount"][bootstraps] * probed.target.initial(obs)[1]
     torch.testing.assert_close(plain.targets(batch, now).value, expected)
     assert not torch.equal(fresh, expected)
+
+
+def test_older_positions_learn_the_values_of_their_searches() -> None:
+    """With `mixed_values`, late in the run: those older than a fifth of it, wherever an action was taken."""
+    trainer = trained("DiscreteEnding", 200, mixed_values=True, total_timesteps=400)
+    now = Controls.of(trainer.config).at(0).after(0)
+    now.__dict__ |= dict(reanalyse_ratio=1.0, root_exploration_fraction=0.0)
+    batch, acted = drawn(trainer), drawn(trainer)["acted"] > 0
+    old = torch.from_numpy(trainer.replay.ages(batch["index"])) > 80
+    first = torch.from_numpy(trainer.replay.head - trainer.replay.ready[batch["index"]])
+    assert torch.equal(old, first > 80) and old.any() and not old.all()
+    mixed = trainer.targets(batch, now).value
+    plan = trainer.agent.plan(
+        trainer.replay.seen_at(batch["places"][acted.numpy()]),
+        network=trainer.target,
+        root_exploration_fraction=0.0,
+    )
+    found = torch.zeros_like(mixed)
+    found[acted] = torch.from_numpy(plan.value)
+    trainer.steps = 100  # too early: rewards and a bootstrap for all
+    plain = trainer.targets(batch, now).value
+    torch.testing.assert_close(mixed, torch.where(acted & old, found, plain))
+    assert not torch.equal(mixed, plain)
+
+
+def test_the_search_of_the_second_version(monkeypatch: Any) -> None:
+    """Gumbel search in the place of PUCT, in acting and for what is learned."""
+    searches = counted(monkeypatch, "gumbel_muzero_search")
+    trained("RewardByAction", 400, finds_the_best_action, gumbel_search=True, mixed_values=True)
+    assert len(searches) > 20 and set(searches) == {(4, 4)}
+    assert issubclass(EfficientZeroTrainer.policy_of(EfficientZeroConfig(**SMALL)), EfficientZeroPolicy)
 
 
 def test_nothing_is_compared_past_the_end(probed: EfficientZeroTrainer) -> None:
@@ -180,7 +212,6 @@ SWITCHES: list[dict[str, Any]] = [
     dict(consistency=False),
     dict(off_policy_correction=False),
     dict(reanalyse_ratio=0.0),
-    dict(reanalyse_values=False),
     dict(priority_exponent=0.0),
 ]
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+RECENT, SEARCHED_FROM = 0.2, 0.4  # of a run, as in EfficientZero V2
 LARGEST_SHIFT = 4  # pixels, and
 INTENSITY = 0.05  # the standard deviation of a picture's brightness, as in the paper
 
@@ -32,6 +33,15 @@ def td_horizons(age: np.ndarray, td_steps: int, steps_per_cut: float) -> np.ndar
     is τ T, the age in steps that costs one of the n = `td_steps`.
     """
     return np.clip(td_steps - age // steps_per_cut, 1, td_steps).astype(np.int64)
+
+
+def has_searched_value(age: Tensor, steps: int, total_timesteps: int) -> Tensor:
+    """EfficientZero V2's mixed targets: which positions [N], of an age in steps, learn the value that a search finds.
+
+    Those older than a fifth of the run, whose rewards an older policy earned, once two fifths of it are over: before
+    that the model is too poor (Wang et al. 2024, 20 000 transitions and 40 000 updates of 100 000).
+    """
+    return (age > RECENT * total_timesteps) & (steps >= SEARCHED_FROM * total_timesteps)
 
 
 def shift_frames(frames: Tensor, down: Tensor, right: Tensor) -> Tensor:

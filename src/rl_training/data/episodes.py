@@ -72,6 +72,10 @@ class EpisodeReplay(Replay[PositionBatch]):
             places = _windows(places, self.behind, self.stack)
         return tree_map(lambda column: column.take(places, 0, mode="clip"), self.observations)
 
+    def ages(self, index: np.ndarray) -> np.ndarray:
+        """How many observations have come since those of a batch [B], drawn just now."""
+        return self.head - self.ready[index % self.capacity]
+
     def before(self, places: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What led to places [N] within their episodes, as far as it is still there, at most so many steps.
 

@@ -9,16 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.efficientzero import augment, consistency_loss, value_prefixes
+from rl_training.algorithms.efficientzero import augment, consistency_loss, has_searched_value, value_prefixes
 from rl_training.algorithms.muzero import Targets, Unrolled, unrolled_loss
 from rl_training.data.batch import PositionBatch
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
-from rl_training.policies.search import Plan, SearchPolicy, search_settings
+from rl_training.policies.search import GumbelSearchPolicy, Plan, SearchPolicy, search_settings
 from rl_training.runtime.controls import Now
 from rl_training.runtime.muzero_trainer import MuZeroTrainer
 from rl_training.runtime.workflows import Result, train
+from rl_training.search import Root
 from rl_training.settings.efficientzero import EfficientZeroConfig
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.trees import Arrays
@@ -29,17 +30,35 @@ class EfficientZeroPolicy(SearchPolicy):
     network: EfficientZeroNetwork
 
 
+class EfficientZeroGumbelPolicy(GumbelSearchPolicy):
+    """Plans as EfficientZero V2 does: by Gumbel search, with its constants and without Dirichlet noise."""
+
+    network_class: ClassVar[type[MuZeroNetwork]] = EfficientZeroNetwork
+    network: EfficientZeroNetwork
+
+    def search(self, root: Root, recurrent: Any, invalid: Any, settings: Any, greedy: Any = None) -> Plan:
+        constants = {"max_considered_actions": 16, "c_visit": 50.0, "c_scale": 0.1}
+        constants["root_exploration_fraction"] = 0.0
+        return super().search(root, recurrent, invalid, {**settings, **constants}, greedy)
+
+
 class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
     """EfficientZero (Ye et al. 2021): sample-efficient MuZero."""
 
     config_class: ClassVar[type[OffPolicyConfig]] = EfficientZeroConfig
     policy_class: ClassVar[type[SearchPolicy]] = EfficientZeroPolicy
-    agent: EfficientZeroPolicy
+    agent: EfficientZeroPolicy | EfficientZeroGumbelPolicy
+    revision = 3  # new searches use the target network
+
+    @classmethod
+    def policy_of(cls, config: EfficientZeroConfig) -> type[SearchPolicy]:
+        return EfficientZeroGumbelPolicy if config.gumbel_search else cls.policy_class
 
     @classmethod
     def agent_settings(cls, config: EfficientZeroConfig) -> dict[str, Any]:
         names = ("value_prefix", "prefix_size", "prefix_horizon", "consistency", "projection_size")
-        return super().agent_settings(config) | {name: getattr(config, name) for name in names}
+        settings = super().agent_settings(config) | {name: getattr(config, name) for name in names}
+        return settings | ({"rescale_by": "tree"} if config.gumbel_search else {})
 
     def steps_per_cut(self, now: Now) -> float:
         # l = clip(n - ⌊age / (τ T)⌋, 1, n)
@@ -48,11 +67,14 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
 
     def search_anew(self, obs: Arrays, now: Now) -> Plan:
         # With the root's noise as in acting: policies that learn from themselves without it forget alternatives.
-        return self.agent.plan(obs, **search_settings(now))
+        return self.agent.plan(obs, **search_settings(now), network=self.target)
 
-    def searched_anew(self, now: Now) -> tuple[Tensor, Tensor]:
-        policies, values = super().searched_anew(now)
-        return policies, torch.full_like(values, self.config.reanalyse_values)
+    def searched_anew(self, batch: PositionBatch, now: Now) -> tuple[Tensor, Tensor, Tensor]:
+        policies, values, outright = super().searched_anew(batch, now)
+        if self.config.mixed_values:
+            age = torch.from_numpy(self.replay.ages(batch["index"]))
+            outright = has_searched_value(age, self.steps, self.config.total_timesteps)
+        return policies, torch.full_like(values, self.config.reanalyse_values), outright
 
     def seen(self, places: np.ndarray, turn: Tensor | None = None) -> Any:
         obs = super().seen(places, turn)

@@ -81,7 +81,11 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
                 f"the action of {config.env_id} has no bounds; {config.algo_name} acts between bounds",
                 ("env_id",),
             )
-        return cls.policy_class(observation_space, action_space, **cls.agent_settings(config))
+        return cls.policy_of(config)(observation_space, action_space, **cls.agent_settings(config))
+
+    @classmethod
+    def policy_of(cls, config: MuZeroT) -> type[SearchPolicy]:
+        return cls.policy_class
 
     @classmethod
     def agent_settings(cls, config: MuZeroT) -> dict[str, Any]:
@@ -168,8 +172,9 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         """What is learned: what was stored, or where positions are searched anew what is found there now."""
         policy, samples = batch["policy"], batch.get("samples")
         value = torch.zeros(batch["returns"].shape)
+        found: Tensor | None = None
         acted, bootstraps = (batch["acted"] > 0).cpu(), (batch["discount"] != 0).cpu()
-        policies_anew, values_anew = self.searched_anew(now)
+        policies_anew, values_anew, outright = self.searched_anew(batch, now)
         predicted = bootstraps & ~values_anew
         if predicted.any():
             inputs = self.agent.inputs(self.replay.seen_at(batch["bootstrap"][predicted.numpy()]))
@@ -189,16 +194,21 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
                 samples = batch["samples"].clone()
                 samples[learned] = torch.from_numpy(plan.samples[of_policies]).to(self.agent.device)
             value[valued] = torch.from_numpy(plan.value[of_values])
+            found = torch.from_numpy(plan.value[of_policies])[outright.expand_as(learned)[learned]]
         value = batch["returns"] + batch["discount"] * value.to(self.agent.device)
+        if found is not None:
+            value[learned & outright] = found.to(self.agent.device)
         return Targets(policy, value, batch["reward"], samples)
 
     def search_anew(self, obs: Arrays, now: Now) -> Plan:
         return self.agent.plan(obs, **search_settings(now) | QUIET, network=self.target)
 
-    def searched_anew(self, now: Now) -> tuple[Tensor, Tensor]:
-        """Of which rows [B] of a batch the policies are searched anew, and of which the values bootstrapped from."""
+    def searched_anew(self, batch: PositionBatch, now: Now) -> tuple[Tensor, Tensor, Tensor]:
+        """Of which rows [B] of a batch the policies are searched anew, of which the values bootstrapped from, and which
+        have the value that the policy's search finds as their target, in place of rewards and a bootstrap.
+        """
         anew = torch.rand(self.config.batch_size) < now.reanalyse_ratio
-        return anew, anew
+        return anew, anew, torch.zeros_like(anew)
 
     def seen(self, places: np.ndarray, turn: Tensor | None = None) -> Any:
         """What the network learns from at places [N] of the replay, turned as `turn` [N] says."""

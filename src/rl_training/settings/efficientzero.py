@@ -41,7 +41,16 @@ class EfficientZeroConfig(PUCT, Planning, OffPolicyConfig):
     reanalyse_ratio = changed(
         0.99, "Fraction of sampled positions whose policy targets come from a new search."
     )
-    reanalyse_values: bool = field(True, "Bootstrap from root values of new searches.")
+    reanalyse_values: bool = field(
+        False, "Bootstrap from root values of new searches, not from the target network."
+    )
+    mixed_values: bool = field(
+        False, "Value targets of older data are root values of new searches (EfficientZero V2)."
+    )
+    gumbel_search: bool = field(
+        False, "Plan by Gumbel search instead of PUCT (EfficientZero V2); 16 simulations do."
+    )
+    target_update_interval = 200
     augmentation: bool = field(True, "Random shift and intensity augmentation of images.")
     priority_exponent = 0.6
     importance_exponent = 0.4
