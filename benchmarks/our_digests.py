@@ -37,7 +37,7 @@ def main(settings: dict[str, Any]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         train(config, run_dir=Path(folder) / "warm_up", quiet=True)
-        Trainer.digest = timed  # type: ignore[method-assign]
+        Trainer.digest = timed  # type: ignore[method-assign, assignment]
         cost = measured(lambda: train(config, run_dir=Path(folder) / "run", quiet=True))[1]
     own = timer_cost()
     digests = {"lines": len(taken), "cpu_seconds": (sum(taken) - own * len(taken)) / 1e9, "timer_ns": own}

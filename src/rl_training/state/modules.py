@@ -213,7 +213,7 @@ class Checksum:
         modules = [part for _, part in held_modules(*holders)]
         loose = [part for module in modules if not _is_laid(module, vectors) for part in module.modules()]
         tables = [(part, table) for part in loose for table in (part._modules, part._parameters)]
-        self.tables = [table for part, table in tables if table or not _is_leaf(part)]
+        self.tables: list[dict[str, Any]] = [table for part, table in tables if table or not _is_leaf(part)]
         self.parameters = [each for part in loose for each in part._parameters.values() if each is not None]
         # Only what is none yet becomes a module.
         kept = {id(part) for part in (*modules, *self.optimizers, None)}
