@@ -14,6 +14,7 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 
 from rl_training.algorithms.sampled_muzero import gaussian, sampled_policy_loss
 from rl_training.data.episodes import EpisodeReplay
+from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.policies.sampling import SAMPLES, SampledModel
 from rl_training.policies.search import GumbelSearchPolicy, SearchPolicy
@@ -207,6 +208,25 @@ def test_planning_without_torch_is_planning_with_torch(activation: str) -> None:
             assert found[1].shape == (len(each[0]), 6)
             for one, other in zip(found, network.recurrent(*each), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_planning_with_prefixes_without_torch_is_planning_with_torch() -> None:
+    prefixes: dict[str, Any] = dict(value_prefix=True, prefix_size=5, prefix_horizon=2)
+    network = EfficientZeroNetwork(
+        SEEN, 6, dimensions=3, **SIZES, **prefixes, consistency=False, projection_size=4
+    )
+    torch.nn.init.normal_(network.prediction[-1].weight)
+    small, action = network.small, torch.rand(2, 21, 3) * 2 - 1
+    assert small is not None
+    with torch.no_grad():
+        found = expected = network.initial(torch.randn(21, 3))[2]
+        for step in action:
+            network.small = small
+            *fast, found = network.recurrent(found, step)
+            network.small = None
+            *slow, expected = network.recurrent(expected, step)
+            for one, other in zip((*fast, *found.values()), (*slow, *expected.values()), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_the_replay_keeps_the_samples_beside_their_policy() -> None:
