@@ -29,7 +29,7 @@ from rl_training.kernels.fused import (
     norm_silu_backward,
     norm_silu_forward,
 )
-from rl_training.kernels.layers import HEIGHT, NEXT, NEXT_PANEL, STAY, Network, put_out
+from rl_training.kernels.layers import HEIGHT, NEXT, NEXT_PANEL, STAY, Network, put_out, room_for
 from rl_training.kernels.products import PANEL, PRODUCT, call_product, product
 
 EPSILON, MIX = np.float32(RMS_EPSILON), np.float32(UNIMIX)
@@ -85,7 +85,10 @@ class Kept(NamedTuple):
 
 def panels(matrix: Tensor) -> np.ndarray:
     """[..., k, n] → [..., n / 16, k, 16]."""
-    return np.ascontiguousarray(matrix.detach().unflatten(-1, (-1, PANEL)).transpose(-3, -2).numpy())
+    source = matrix.detach().unflatten(-1, (-1, PANEL)).transpose(-3, -2).numpy()
+    to = room_for(source.size).reshape(source.shape)
+    to[:] = source
+    return to
 
 
 def keep(steps: int, count: int, weights: Weights) -> Kept:
@@ -95,7 +98,7 @@ def keep(steps: int, count: int, weights: Weights) -> Kept:
         (count, deter), (count, stoch), (2, count, hidden), (count, deter), (count, hidden), (4, count),
         (2, count, hidden), (count, deter), (blocks, count, 3 * deter // blocks), (count, hidden),
     )  # fmt: skip
-    return Kept(*(np.empty((steps, *shape), np.float32) for shape in shapes))
+    return Kept(*(room_for(steps * math.prod(shape)).reshape(steps, *shape) for shape in shapes))
 
 
 class Recurrence:

@@ -24,6 +24,7 @@ from rl_training.kernels.layers import (
     Network,
     call_backward,
     call_forward,
+    room_for,
 )
 
 MOST_KEPT = 2**22  # numbers: 16 MB
@@ -70,7 +71,7 @@ class Stack(nn.Module):
         for i, each in enumerate(self.free):
             if len(each) == blocks:
                 return self.free.pop(i)
-        return np.zeros((blocks, size), np.float32)
+        return room_for(blocks * size).reshape(blocks, size)
 
     def rows_forward(self, rows: Tensor, memory: np.ndarray) -> Tensor:
         out = np.empty((len(rows), self.dense.outputs), np.float32)
