@@ -32,7 +32,7 @@ class Descent(NamedTuple):
     settings: np.ndarray
 
 
-NO_DESCENT = Descent(0, *[np.zeros(0, np.float32)] * 5, np.zeros(0))  # of what does not learn
+NO_DESCENT = Descent._make((0, *[np.zeros(0, np.float32)] * 5, np.zeros(0)))  # of what does not learn
 
 
 @njit(nogil=True, inline="always")

@@ -75,9 +75,9 @@ class SoftUpdates:
     def improve(
         self, batch: TransitionBatch, ent_coef: float, with_actor: bool, now: Now
     ) -> dict[str, float]:
-        inputs, columns = self.trainer.critics.inputs, ("action", "reward", "discount")
+        inputs, done = self.trainer.critics.inputs, (batch["action"], batch["reward"], batch["discount"])
         seen = (features(inputs, batch["obs"]), features(inputs, batch["next_obs"]))
-        rows = (*seen, *(batch[name].numpy() for name in columns))
+        rows = (*seen, *(column.numpy() for column in done))
         noise = torch.empty(1 + with_actor, len(seen[0]), self.size)
         for part in noise:
             part.normal_()
