@@ -73,7 +73,7 @@ def choose_greedily(first, lowest, highest, share, outputs, actions, chance):  #
         line, draw, best = outputs[b, first:], uniform(chance), 0
         if draw < share:
             # Given that a draw is below ε, it is uniform in [0, ε): it can choose the action as well.
-            best = min(np.int64(draw * (len(line) / share)), len(line) - 1)
+            best = min(int(draw * (len(line) / share)), len(line) - 1)
         else:
             for j in range(1, len(line)):
                 if line[j] > line[best]:
