@@ -9,6 +9,7 @@ from benchmarks.actors import Actors
 from benchmarks.actors import Case as Training
 from benchmarks.checkpoints import Checkpoints
 from benchmarks.comparison import Comparison, Options, Peer
+from benchmarks.compiling import ColdStarts
 from benchmarks.digests import Digests
 from benchmarks.environments import Case, Throughput
 from benchmarks.replay import ReplayCosts
@@ -568,6 +569,25 @@ ALL: list[Row] = [
         count=16,
         steps=100_000,
         share=0.6,
+    ),
+    ColdStarts(
+        name="cold",
+        title="numba's first compilation: CPU-seconds of a short run of a shipped config with an empty cache, less "
+        "those of the same run with what the first one left there. One config for each set of kernels.",
+        configs=(
+            *(
+                "ppo/cartpole",
+                "ppo/pendulum",
+                "a2c/cartpole",
+                "trpo/cartpole",
+                "ppg/cartpole",
+                "gail/pendulum",
+            ),
+            *("impala/cartpole", "appo/cartpole", "bc/cartpole", "recurrent_ppo/cartpole_no_velocity"),
+            *("dqn/cartpole", "sac/pendulum", "muzero/cartpole", "gumbel_muzero/cartpole"),
+            *("efficientzero/cartpole", "scalezero/cartpole", "dreamer/debug"),
+        ),
+        most=10,
     ),
     Threads(
         name="threads",

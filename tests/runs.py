@@ -24,6 +24,7 @@ import torch
 import wrapping
 
 from rl_training import cli, load_config, resume, train
+from rl_training.dynamics.registry import KNOWN
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.parts import GIVEN
 from rl_training.registry import trainer_class
@@ -675,6 +676,20 @@ COMPILED: dict[str, dict[str, Any]] = {
         layer_norm=True,
     ),
 }
+# Every compiled environment of one player; many an episode is open at a checkpoint.
+LANED: dict[str, dict[str, Any]] = {
+    f"lanes-{env_id.rpartition('/')[2]}": dict(
+        algo="ppo",
+        **LANES | dict(env_id=env_id),
+        total_timesteps=1200,
+        max_episode_steps=50,
+        hidden_sizes=[16],
+        num_minibatches=2,
+        update_epochs=1,
+    )
+    for env_id in KNOWN
+    if not env_id.startswith("rl_training/")
+}
 CADENCES = dict(seed=3, log_interval=200, eval_interval=1000, eval_episodes=2, checkpoint_interval=400)
 
 # One of each kind of policy, for the tests of what is done with trained runs.
@@ -758,7 +773,9 @@ def network_of(agent: Any) -> Any:
 
 def small_config(name: str, **changes: Any) -> Any:
     """A small run; in Gymnasium's own environments, unless it says otherwise."""
-    return load_config(dict(vectorization="sync") | CADENCES | (RUNS | OWN | COMPILED)[name] | changes)
+    return load_config(
+        dict(vectorization="sync") | CADENCES | (RUNS | OWN | COMPILED | LANED)[name] | changes
+    )
 
 
 LOOKS = 8  # times that a training is asked for what it shall learn

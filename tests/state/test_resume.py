@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import pytest
 from runs import (
     COMPILED,
+    LANED,
     OWN,
     RUNS,
     assert_same_run,
@@ -49,6 +50,18 @@ def test_killed_three_times(name, trained_run, tmp_path):
 @pytest.mark.parametrize("name", KILLED)
 def test_killed_twenty_times(name, seed, trained_run, tmp_path):
     compare_killed_with(trained_run(name), name, tmp_path, kills=20, seed=seed)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=needs_minatar) if run["env_id"].startswith("MinAtar/") else name
+        for name, run in LANED.items()
+    ],
+)
+def test_killed_twenty_times_in_every_compiled_environment(name, trained_run, tmp_path):
+    compare_killed_with(trained_run(name), name, tmp_path, kills=20, seed=0)
 
 
 @pytest.mark.parametrize(

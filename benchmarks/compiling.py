@@ -1,0 +1,84 @@
+"""Cold starts: what numba's first compilation of a shipped config costs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.comparison import Options
+from benchmarks.report import Report, Spread, Verdict, table
+from benchmarks.runs import Run, run
+
+Started = tuple[Run, Run]  # with an empty cache, and again with what the first run left in it
+
+
+@dataclass(frozen=True)
+class ColdStarts:
+    """Short runs of shipped configs: the first one with an empty cache may take `most` CPU-seconds more than others."""
+
+    name: str
+    title: str
+    configs: Sequence[str]
+    most: float
+    rounds: int = 1
+
+    def run(self, options: Options) -> Report:
+        rounds = options.rounds or self.rounds
+        configs = self.configs[:1] if options.quick else self.configs
+        runs: dict[str, list[Started]] = {config: [] for config in configs}
+        for number in range(1, rounds + 1):
+            for config, done in runs.items():
+                done.append(start_twice(config))
+            print(f"{self.name}: round {number} of {rounds}", flush=True)
+        return judge(self, runs)
+
+
+def start_twice(config: str) -> Started:
+    with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, NUMBA_CACHE_DIR=cache):
+        cold, warm = (run("benchmarks.our_compiling", {"config": config}) for _ in range(2))
+    return cold, warm
+
+
+def more(started: Started) -> float:
+    """CPU-seconds of the first run that the second one does not take."""
+    cold, warm = started
+    return cold["cpu_seconds"] - warm["cpu_seconds"]
+
+
+def judge(row: ColdStarts, runs: dict[str, list[Started]]) -> Report:
+    costs = {config: Spread([more(each) for each in done]) for config, done in runs.items()}
+    lines = [
+        [
+            config,
+            costs[config],
+            Spread([warm["cpu_seconds"] for _, warm in done]),
+            len(done[0][0]["compiled"]),
+            max(done[0][0]["compiled"], key=lambda each: each[2])[0].removeprefix("rl_training."),
+        ]
+        for config, done in runs.items()
+    ]
+    header = ["config", "compilation, CPU-seconds", "the run without it", "functions", "the longest of them"]
+    highest = max(costs, key=lambda config: costs[config].median)
+    text = f"no first compilation takes more than {row.most:g} CPU-seconds: {highest} {costs[highest].median:.1f}"
+    return Report(
+        row.name,
+        row.title,
+        [table(header, lines)],
+        [Verdict(text, costs[highest].median <= row.most)],
+        {"runs": runs},
+        lambda figure: draw(figure, costs),
+        {"ours": next(iter(runs.values()))[0][0]["versions"]},
+    )
+
+
+def draw(figure: Any, costs: dict[str, Spread]) -> None:
+    axes = figure.add_subplot()
+    for i, spread in enumerate(costs.values()):
+        axes.barh(i, spread.median, color="C0", alpha=0.6)
+        axes.plot(spread.values, [i] * len(spread.values), "k.", markersize=4)
+    axes.set_yticks(range(len(costs)), list(costs))
+    axes.set_xlabel("CPU-seconds of numba's first compilation")
