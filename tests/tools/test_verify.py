@@ -282,6 +282,15 @@ def test_a_field_that_is_younger_than_the_run_is_no_difference(trained_run, tmp_
     assert "log_std_init: only in the first" in verifying._unlike_checkpoints(newest, path)
 
 
+def test_a_knob_that_is_younger_than_the_run_is_no_difference(copied):
+    step = rewritten(copied, lambda line: line.pop("gae_lambda"))
+    assert "gae_lambda None (here" in verify(copied, begin=step - 1).first
+    manifest = RunDirectory(copied).read_manifest()
+    del manifest["config"]["gae_lambda"]
+    RunDirectory(copied)._write_manifest(manifest)
+    assert verify(copied, begin=step - 1).is_good
+
+
 def test_another_revision_of_compiled_code_is_a_reason_and_no_refusal_if_asked(trained_run, monkeypatch):
     run = trained_run("ppo-cartpole")
     monkeypatch.setattr(workflows, "REVISION", workflows.REVISION + 1)

@@ -8,7 +8,7 @@ hashes, or numbers of a faulty machine.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,7 +90,9 @@ def verify(
         if damage := _damage(run, end):
             return Verdict(start, end, 0, 0, damage, why, note=note)
         with reopened(run, left, anyway=anyway) as engine:
-            verdict = _compared(run, engine, start, end, lines, why, elsewhere=bool(left.changed))
+            # Knobs that are younger than the run are logged here, at defaults that change nothing.
+            younger = type(left.config).model_fields.keys() - left.manifest.get("config", {}).keys()
+            verdict = _compared(run, engine, start, end, lines, why, younger, elsewhere=bool(left.changed))
             return verdict._replace(note=note)
 
 
@@ -115,10 +117,12 @@ def _compared(
     end: int,
     lines: list[dict[str, Any]],
     why: tuple[str, ...],
+    younger: Set[str],
     elsewhere: bool,
 ) -> Verdict:
     """Go on to `end`, comparing as soon as there is something to compare.
 
+    younger: settings that the run was made without
     elsewhere: with other versions, which may log more than the run did
     """
     position = engine.metrics_log.tell()
@@ -132,8 +136,9 @@ def _compared(
             there = lines[compared] if compared < len(lines) else {"step": end + 1}
             if there["step"] > end:
                 break
-            if elsewhere:
-                here = {name: value for name, value in here.items() if name in there}
+            unknown = here.keys() - there.keys()
+            for name in unknown if elsewhere else unknown & younger:
+                del here[name]
             compared += 1
             if unlike := _unlike(there, here):
                 place = f"line {compared} of metrics.jsonl, step {there['step']:,}, differs"
