@@ -49,6 +49,12 @@ def more(started: Started) -> float:
     return cold["cpu_seconds"] - warm["cpu_seconds"]
 
 
+def longest(cold: Run) -> str:
+    """The name of the function whose compilation took longest; empty where there was none to compile."""
+    name, *_ = max(cold["compiled"], key=lambda each: each[2], default=("",))
+    return name.removeprefix("rl_training.")
+
+
 def judge(row: ColdStarts, runs: dict[str, list[Started]]) -> Report:
     costs = {config: Spread([more(each) for each in done]) for config, done in runs.items()}
     lines = [
@@ -57,7 +63,7 @@ def judge(row: ColdStarts, runs: dict[str, list[Started]]) -> Report:
             costs[config],
             Spread([warm["cpu_seconds"] for _, warm in done]),
             len(done[0][0]["compiled"]),
-            max(done[0][0]["compiled"], key=lambda each: each[2])[0].removeprefix("rl_training."),
+            longest(done[0][0]),
         ]
         for config, done in runs.items()
     ]

@@ -44,7 +44,9 @@ def main(settings: dict[str, Any]) -> None:
     config = brief(load_config(settings["config"], **settings.get("changes", {})))
     compilations = Compilations()
     with tempfile.TemporaryDirectory() as folder, install_listener("numba:compile", compilations):
-        train(config, run_dir=Path(folder) / "run")
+        result = train(config, run_dir=Path(folder) / "run")
+    if not any("loss" in name for name in result.metrics):
+        raise SystemExit(f"{settings['config']}: no update was made, so none was compiled")
     used = os.times()  # of this process, and of actors it started
     cost = {"cpu_seconds": sum(used[:4]), "wall_seconds": time.perf_counter() - began}
     report(config.total_timesteps, cost, PACKAGES, compiled=compilations.done)

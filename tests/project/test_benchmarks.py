@@ -16,6 +16,7 @@ from runs import in_child
 from benchmarks import (
     actors,
     checkpoints,
+    compiling,
     digests,
     environments,
     peers,
@@ -219,6 +220,22 @@ def test_seeds_at_once_are_judged_by_their_share_of_the_cpu_seconds() -> None:
     for seconds, passed in ((5.0, True), (5.1, False)):
         runs = {seeds.TOGETHER: [made_up(seconds)], seeds.APART: [made_up(10.0)]}
         assert [verdict.passed for verdict in seeds.judge(row, runs).verdicts] == [passed]
+
+
+def test_cold_starts_are_judged_by_the_dearest_compilation() -> None:
+    row = compiling.ColdStarts("cold", "Both.", ["dear", "free"], most=10)
+    made = [["rl_training.one", "int64", 2.0], ["rl_training.other", "int64", 3.0]]
+    for seconds, passed in ((12.0, True), (12.1, False)):
+        runs = {
+            "dear": [(made_up(seconds) | {"compiled": made}, made_up(2.0) | {"compiled": []})],
+            "free": [(made_up(2.0) | {"compiled": []},) * 2],
+        }
+        report = compiling.judge(row, runs)
+        assert [verdict.passed for verdict in report.verdicts] == [passed]
+        dear, free = (
+            [cell.strip() for cell in line.split("|")] for line in report.tables[0].splitlines()[-2:]
+        )
+        assert dear[-3:-1] == ["2", "other"] and free[-3:-1] == ["0", ""]
 
 
 def test_threads_are_judged_by_the_seconds_of_the_clock() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from rl_training.monitoring.display import SilentDisplay
 from rl_training.registry import SHIPPED
 from rl_training.runtime import workflows
+from rl_training.runtime.observers import Observer
 from rl_training.settings.config import Config
 from rl_training.settings.loading import load_config
 from rl_training.trust import foreign
@@ -24,14 +25,33 @@ from rl_training.trust import foreign
 # What makes a run short, leaves everything outside of it alone and starts neither threads nor processes.
 BRIEF: Mapping[str, Any] = {
     "learning_starts": 1,
+    "policy_iterations": 1,
+    "auxiliary_minibatches": 1,
     "eval_episodes": 1,
     "torch_threads": 1,
-    "observers": [],
+    "observers": ["rl_training.tools.warming:UntilLearned"],
     "stop_at": None,
+    "log_interval": 1,
     "tensorboard": False,
     "wandb": False,
     "mlflow": False,
 }
+
+
+class UntilLearned(Observer):
+    """Stops a run in its second iteration, or later: once an update was made.
+
+    A replay may have to fill first: one of games holds none before a game has ended, one of sequences none before
+    they are long enough.
+    """
+
+    def __init__(self) -> None:
+        self.lines, self.learned = 0, False
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> str | None:
+        self.lines += 1
+        self.learned = self.learned or any("loss" in name for name in metrics)
+        return "it has learned" if self.learned and self.lines > 1 else None
 
 
 def can_warm_up(config: Config) -> bool:
@@ -45,9 +65,9 @@ def can_warm_up(config: Config) -> bool:
 
 
 def brief(config: Config) -> Config:
-    """The config of a run with an update or two and an evaluation."""
+    """The config of a run that ends when it has learned, with an evaluation."""
     changes = {name: value for name, value in BRIEF.items() if name in type(config).model_fields}
-    return load_config(config, **changes, total_timesteps=2 * config.steps_per_iteration)
+    return load_config(config, **changes)
 
 
 def warm_up(settings: Mapping[str, Any]) -> None:
