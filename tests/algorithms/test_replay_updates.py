@@ -190,6 +190,7 @@ PLANNER_KNOBS: dict[str, Any] = dict(
     temperature=0.5,
     root_exploration_fraction=0.1,
     vf_coef=0.7,
+    ent_coef=0.4,
     priority_exponent=0.3,
     importance_exponent=0.2,
     max_grad_norm=0.9,
@@ -212,7 +213,8 @@ def sharpened(obs: np.ndarray, now: Any) -> Plan:
 )
 def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """MuZero's family: unrolled position by position; with `anew` targets are what new searches find."""
-    own = dict(prefix_size=4, projection_size=4, prefix_horizon=2) if algo == "efficientzero" else {}
+    own: dict[str, Any] = dict(prefix_size=4, projection_size=4, prefix_horizon=2, reanalyse_values=True)
+    own = own if algo == "efficientzero" else {}
     trainer = warmed(algo, 40, **PLANNER, **own, reanalyse_ratio=0.5, target_update_interval=3)
     perturb(trainer.agent.network)
     perturb(trainer.target, scale=0.6)
@@ -249,7 +251,8 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     parts = {
         name: torch.zeros(()) for name in ("policy_loss", "value_loss", "reward_loss", "consistency_loss")
     }
-    errors, imagined, true, shares = [], [], [], []
+    errors, imagined, true, shares, entropies = [], [], [], [], []
+    bonus = torch.zeros(())
     for b in range(8):
         latent, memory, prefix = before.represent(trainer.agent.inputs(raw(batch["places"][0, b]))), None, 0.0
         for k in range(4):
@@ -274,6 +277,8 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
                 if algo == "gumbel_muzero":  # a divergence, and not a cross-entropy
                     distance = distance + (wanted * wanted.log()).sum()
                 parts["policy_loss"] = parts["policy_loss"] + share * distance
+                entropies.append(-(policy.softmax(0) * policy.log_softmax(0)).sum())
+                bonus = bonus + share * entropies[-1]
             if batch["known"][k, b]:
                 parts["value_loss"] = parts["value_loss"] + share * cross_entropy(value, z)
             if k > 0:
@@ -305,8 +310,9 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
         weights |= dict(policy_loss=1.3, reward_loss=0.6, consistency_loss=1.7)
     else:
         parts.pop("consistency_loss")
-    loss = sum((weights[name] * part for name, part in parts.items()), torch.zeros(()))
-    same(found, **parts, loss=loss, value_error=np.abs(errors).mean())
+    loss = sum((weights[name] * part for name, part in parts.items()), -0.4 * bonus)
+    entropy = torch.stack(entropies).mean()
+    same(found, **parts, loss=loss, entropy=entropy, value_error=np.abs(errors).mean())
     hand.adam(loss, 0.02, 0.9)
     hand.assert_same(0.02)
     assert put[0][0] is batch["index"] and put[0][2] == 0.3
@@ -319,7 +325,7 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_is_searched_anew() -> None:
-    """MuZero searches with its target network, without noise; EfficientZero with the network, as it acts."""
+    """Both search with the target network: MuZero without noise, EfficientZero with that of acting."""
     for algo in ("muzero", "efficientzero"):
         trainer = warmed(algo, 1, **PLANNER, reanalyse_ratio=0.5)
         asked: list[Any] = []
@@ -330,11 +336,8 @@ def test_what_is_searched_anew() -> None:
         as_it_acts = dict(
             num_simulations=3, temperature=0.5, root_exploration_fraction=0.1, gamma=0.8, **PUCT
         )
-        if algo == "muzero":
-            quiet = dict(temperature=0.0, root_exploration_fraction=0.0, network=trainer.target)
-            assert asked == [as_it_acts | quiet]
-        else:
-            assert asked == [as_it_acts]
+        quiet = dict(temperature=0.0, root_exploration_fraction=0.0) if algo == "muzero" else {}
+        assert asked == [as_it_acts | quiet | dict(network=trainer.target)]
 
 
 @pytest.mark.parametrize("stage", [0, 1])
