@@ -656,7 +656,14 @@ ALL: list[Row] = [
         name="digests",
         title="What the digests of log lines cost in the shortest shipped configs, as they are shipped: the CPU time "
         "of every digest of a run that follows another in its process, without that of the timer.",
-        configs=("ppo/cartpole", "a2c/cartpole", "trpo/cartpole", "dqn/cartpole"),
+        configs=(
+            "bc/cartpole",
+            "bc/pendulum",
+            "gail/cartpole",
+            "ppo/cartpole",
+            "a2c/cartpole",
+            "dqn/cartpole",
+        ),
     ),
 ]
 

@@ -38,6 +38,7 @@ class BCConfig(AdamSettings):
     total_timesteps = changed(
         1_000_000, "Total observation-action pairs learned from; a pair counts each time it is used."
     )
+    log_interval = changed(None, "Steps between log lines; none: 1/50 of the run, at least one iteration.")
     demonstrations: str = like(GAILConfig)
     expert_episodes: int | None = like(GAILConfig)
     expert_keep_every: int = like(GAILConfig)
@@ -55,6 +56,11 @@ class BCConfig(AdamSettings):
     @property
     def steps_per_iteration(self) -> int:
         return self.batch_size * self.num_minibatches
+
+    @property
+    def log_every(self) -> int:
+        """A quarter of the lines of runs that play: these take a second in all, and no episode varies between them."""
+        return max(self.log_interval or self.total_timesteps // 50, self.steps_per_iteration)
 
     @property
     def shared_trunk(self) -> bool:
