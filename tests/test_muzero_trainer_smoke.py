@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from runs import iterated, knobs_in_training_lines, read_lines
+from runs import BOARD_GAME, iterated, knobs_in_training_lines, read_lines
 
 from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
@@ -250,6 +250,25 @@ def test_a_time_limit_bootstraps_and_an_end_does_not() -> None:
     np.testing.assert_allclose(values(cut, 0.0, 4.0), 5.0, atol=0.6)
     ended = trained("DiscreteEnding", 1000)
     np.testing.assert_allclose(values(ended, 4.0), 1.0, atol=0.3)
+
+
+def test_the_entropy_bonus_is_of_allowed_actions_alone() -> None:
+    """Of equal logits it is the log of their number; a symmetry turns the mask with the logits."""
+    trainer = trained("Masked", 120, ent_coef=0.1)
+    batch = trainer.draw(Controls.of(trainer.config).at(0).after(0))
+    acted, allowed = batch["acted"] > 0, trainer.replay.seen_at(batch["places"])["action_mask"] > 0
+    entropy = trainer.entropy(torch.zeros(acted.numel(), 5), batch).view_as(acted)
+    expected = torch.from_numpy(np.log(allowed.sum(-1), dtype=np.float32))
+    torch.testing.assert_close(entropy[acted], expected[acted])
+    assert not acted.all() and not allowed.all()
+    game = dict(env_id="rl_training/TicTacToe-v0", symmetries=True, learning_starts=1000)
+    board = iterated(MuZeroTrainer, MuZeroConfig(**BOARD_GAME | game), 40, None)
+    batch = board.draw(Controls.of(board.config).at(0).after(0))
+    acted, logits = batch["acted"] > 0, torch.randn(*batch["acted"].shape, 9)
+    turn = torch.arange(4) + 1
+    turned = board.symmetries.policy(logits, turn).flatten(0, 1)
+    found = board.entropy(turned, {**batch, "turn": turn}).view_as(acted)
+    torch.testing.assert_close(found[acted], board.entropy(logits.flatten(0, 1), batch).view_as(acted)[acted])
 
 
 @pytest.mark.parametrize("where", ["info", "obs"])

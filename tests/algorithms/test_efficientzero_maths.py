@@ -12,8 +12,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.efficientzero import (
+    CONTINUOUS,
+    DISCRETE,
     augment,
     consistency_loss,
+    has_searched_value,
     shift_frames,
     td_horizons,
     value_prefixes,
@@ -58,6 +61,15 @@ def test_horizons_shrink_with_age() -> None:
     ages = np.array([0, 29, 30, 60, 119, 120, 1000])
     assert td_horizons(ages, 5, 30.0).tolist() == [5, 5, 4, 3, 2, 1, 1]
     assert td_horizons(ages, 5, np.inf).tolist() == [5] * 7
+
+
+def test_when_and_for_what_searched_values_are_learned() -> None:
+    """As EfficientZero V2 has it for runs of 100 000 steps: otherwise for Atari than for control."""
+    ages, run = torch.tensor([5_000, 5_001, 20_000, 20_001]), 100_000
+    assert has_searched_value(ages, 30_000, run, DISCRETE).tolist() == [False, True, True, True]
+    assert has_searched_value(ages, 40_000, run, CONTINUOUS).tolist() == [False, False, False, True]
+    assert not has_searched_value(ages, 29_999, run, DISCRETE).any()
+    assert not has_searched_value(ages, 39_999, run, CONTINUOUS).any()
 
 
 def test_old_positions_of_a_replay_bootstrap_sooner() -> None:

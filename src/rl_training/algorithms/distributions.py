@@ -251,7 +251,10 @@ class SquashedGaussian(DiagonalGaussian):
         return super().log_prob(parameters, raw) - log_tanh_slope(raw).sum(-1)
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        """H(u) + Σ E[log(1 - tanh² u)], by quadrature: within 1e-3 in each dimension for σ ≤ 1.6, with slopes."""
+        """H(u) + Σ E[log(1 - tanh² u)], by quadrature, with slopes.
+
+        Within 1e-3 in each dimension for σ ≤ 1.6; the error grows to 0.02 at σ = 3 and 0.1 at σ = 5.
+        """
         mean, log_std = parameters.chunk(2, -1)
         nodes, weights = mean.new_tensor(NODES), mean.new_tensor(WEIGHTS)
         raw = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-RECENT, SEARCHED_FROM = 0.2, 0.4  # of a run, as in EfficientZero V2
 LARGEST_SHIFT = 4  # pixels, and
 INTENSITY = 0.05  # the standard deviation of a picture's brightness, as in the paper
+
+
+class Mixed(NamedTuple):
+    """Shares of a run: how old data with rewards of its own may be, and when older data gets searched values."""
+
+    recent: float
+    searched_from: float
+
+
+# EfficientZero V2's, of 100 000 transitions and as many updates: 5 000 transitions and 30 000 updates for Atari,
+# 20 000 and 40 000 for control.
+DISCRETE, CONTINUOUS = Mixed(0.05, 0.3), Mixed(0.2, 0.4)
 
 
 def value_prefixes(reward: Tensor, horizon: int) -> Tensor:
@@ -35,13 +48,13 @@ def td_horizons(age: np.ndarray, td_steps: int, steps_per_cut: float) -> np.ndar
     return np.clip(td_steps - age // steps_per_cut, 1, td_steps).astype(np.int64)
 
 
-def has_searched_value(age: Tensor, steps: int, total_timesteps: int) -> Tensor:
+def has_searched_value(age: Tensor, steps: int, total_timesteps: int, mixed: Mixed) -> Tensor:
     """EfficientZero V2's mixed targets: which positions [N], of an age in steps, learn the value that a search finds.
 
-    Those older than a fifth of the run, whose rewards an older policy earned, once two fifths of it are over: before
-    that the model is too poor (Wang et al. 2024, 20 000 transitions and 40 000 updates of 100 000).
+    Those whose rewards an older policy earned, late in the run: early the model is too poor (Wang et al. 2024). V2
+    counts the start in updates; here it is in steps, of which learning has a constant share of updates.
     """
-    return (age > RECENT * total_timesteps) & (steps >= SEARCHED_FROM * total_timesteps)
+    return (age > mixed.recent * total_timesteps) & (steps >= mixed.searched_from * total_timesteps)
 
 
 def shift_frames(frames: Tensor, down: Tensor, right: Tensor) -> Tensor:

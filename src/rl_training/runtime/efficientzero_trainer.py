@@ -9,9 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.efficientzero import augment, consistency_loss, has_searched_value, value_prefixes
+from rl_training.algorithms.efficientzero import (
+    CONTINUOUS,
+    DISCRETE,
+    Mixed,
+    augment,
+    consistency_loss,
+    has_searched_value,
+    value_prefixes,
+)
 from rl_training.algorithms.muzero import Targets, Unrolled, unrolled_loss
 from rl_training.data.batch import PositionBatch
+from rl_training.errors import ConfigError
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
@@ -37,8 +46,7 @@ class EfficientZeroGumbelPolicy(GumbelSearchPolicy):
     network: EfficientZeroNetwork
 
     def search(self, root: Root, recurrent: Any, invalid: Any, settings: Any, greedy: Any = None) -> Plan:
-        constants = {"max_considered_actions": 16, "c_visit": 50.0, "c_scale": 0.1}
-        constants["root_exploration_fraction"] = 0.0
+        constants = {"c_visit": 50.0, "c_scale": 0.1, "root_exploration_fraction": 0.0}
         return super().search(root, recurrent, invalid, {**settings, **constants}, greedy)
 
 
@@ -49,6 +57,19 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
     policy_class: ClassVar[type[SearchPolicy]] = EfficientZeroPolicy
     agent: EfficientZeroPolicy | EfficientZeroGumbelPolicy
     revision = 3  # new searches use the target network
+
+    def __init__(self, config: EfficientZeroConfig) -> None:
+        super().__init__(config)
+        oldest = self.mixed.recent * config.total_timesteps
+        if config.mixed_values and config.buffer_size <= oldest:
+            raise ConfigError(
+                f"buffer_size must be above {oldest:.0f} with mixed_values: no data would be old enough",
+                ("buffer_size",),
+            )
+
+    @property
+    def mixed(self) -> Mixed:
+        return DISCRETE if self.agent.num_samples is None else CONTINUOUS
 
     @classmethod
     def policy_of(cls, config: EfficientZeroConfig) -> type[SearchPolicy]:
@@ -73,7 +94,7 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         policies, values, outright = super().searched_anew(batch, now)
         if self.config.mixed_values:
             age = torch.from_numpy(self.replay.ages(batch["index"]))
-            outright = has_searched_value(age, self.steps, self.config.total_timesteps)
+            outright = has_searched_value(age, self.steps, self.config.total_timesteps, self.mixed)
         return policies, torch.full_like(values, self.config.reanalyse_values), outright
 
     def seen(self, places: np.ndarray, turn: Tensor | None = None) -> Any:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.distributions import SquashedGaussian
+from rl_training.algorithms.masking import MASK, mask_logits
 from rl_training.algorithms.muzero import (
     Targets,
     Unrolled,
@@ -138,7 +139,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
             losses = self.losses(predictions, targets, batch)
         loss = self.weighed(losses, now)
         if now.ent_coef:
-            entropy = self.entropy(predictions.policy).view_as(batch["acted"])
+            entropy = self.entropy(predictions.policy, batch).view_as(batch["acted"])
             loss = loss - now.ent_coef * unrolled_loss(entropy, batch["acted"], batch["weight"])
             losses["entropy"] = (entropy * batch["acted"]).sum() / batch["acted"].sum()
         step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm)
@@ -230,9 +231,14 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
     def policy_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return policy_loss(logits, target)
 
-    def entropy(self, outputs: Tensor) -> Tensor:
-        """Of the policies that the head says [N, ...] → [N], in nats."""
-        return self.agent.family.entropy(outputs if self.agent.num_samples is None else gaussian(outputs))
+    def entropy(self, outputs: Tensor, batch: PositionBatch) -> Tensor:
+        """Of the policies that the head says [(K + 1) · B, ...] → [(K + 1) · B], in nats; of allowed actions alone."""
+        if self.agent.num_samples is not None:
+            outputs = gaussian(outputs)
+        elif isinstance(self.observation_space, spaces.Dict) and MASK in self.observation_space.spaces:
+            turn = batch["turn"].expand(batch["places"].shape).flatten() if "turn" in batch else None
+            outputs = mask_logits(outputs, self.seen(batch["places"].flatten(), turn))
+        return self.agent.family.entropy(outputs)
 
 
 def train_muzero(config: MuZeroConfig, **options: Any) -> Result:

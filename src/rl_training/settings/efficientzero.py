@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from rl_training.settings.families import PUCT, OffPolicyConfig, Planning
+from pydantic import model_validator
+
+from rl_training.runtime.controls import SCHEDULE
+from rl_training.settings.families import PUCT, GumbelSearch, OffPolicyConfig, Planning
 from rl_training.settings.fields import changed, field, knob, like
+from rl_training.settings.refusals import refused
 from rl_training.settings.sac import SACConfig
 
 
 class EfficientZeroConfig(PUCT, Planning, OffPolicyConfig):
     """EfficientZero, for discrete and continuous actions: sample-efficient MuZero."""
 
+    younger: ClassVar[Mapping[str, object]] = {"max_considered_actions": 16}
     laid_out_by: ClassVar[tuple[str, ...]] = ("prefix_horizon",)
     switched_by: ClassVar[Mapping[str, str]] = {
         "consistency_coef": "consistency",
         "horizon_tau": "off_policy_correction",
+        "max_considered_actions": "gumbel_search",
     }
 
     algo: Literal["efficientzero"] = "efficientzero"
@@ -50,6 +56,9 @@ class EfficientZeroConfig(PUCT, Planning, OffPolicyConfig):
     gumbel_search: bool = field(
         False, "Plan by Gumbel search instead of PUCT (EfficientZero V2); 16 simulations do."
     )
+    max_considered_actions: int = like(
+        GumbelSearch, 4, "Actions considered at the root of a Gumbel search, fewer than its simulations."
+    )
     target_update_interval = 200
     augmentation: bool = field(True, "Random shift and intensity augmentation of images.")
     priority_exponent = 0.6
@@ -59,3 +68,18 @@ class EfficientZeroConfig(PUCT, Planning, OffPolicyConfig):
         1.0, "Coefficient of the value-prefix loss, or of the reward loss.", aliases=("value_prefix_coef",)
     )
     consistency_coef: float = knob(2.0, "Coefficient of the consistency loss.", aliases=("ssl_coef",))
+
+    @model_validator(mode="after")
+    def _switches_have_an_effect(self) -> EfficientZeroConfig:
+        if self.mixed_values and not self._is_set("reanalyse_ratio", other_than=0.0):
+            raise refused(
+                "mixed_values", "needs a reanalyse_ratio above 0: its values are those of new searches"
+            )
+        unread = ("pb_c_init", "pb_c_base", "root_exploration_fraction", "dirichlet_alpha")
+        for name in unread if self.gumbel_search else ():
+            if self._is_set(name, other_than=type(self).model_fields[name].default):
+                raise refused(name, "would have no effect, because gumbel_search is true")
+        return self
+
+    def _is_set(self, name: str, other_than: float) -> bool:
+        return getattr(self, name) != other_than or getattr(self, name + SCHEDULE) is not None
