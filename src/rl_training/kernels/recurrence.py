@@ -33,6 +33,7 @@ from rl_training.kernels.layers import HEIGHT, NEXT, NEXT_PANEL, STAY, Network, 
 from rl_training.kernels.products import PANEL, PRODUCT, call_product, product
 
 EPSILON, MIX = np.float32(RMS_EPSILON), np.float32(UNIMIX)
+START = np.int64(0)  # numba would compile `_remember` once more for a written 0
 
 
 class Weights(NamedTuple):
@@ -323,7 +324,7 @@ def _remember_rows(w, deter, stoch, action, kept, out):  # type: ignore[no-untyp
         start = min(first, len(out) - height)
         end = start + height
         kept.deter[0], kept.stoch[0] = deter[start:end], stoch[start:end]
-        _remember(w, kept, 0, action[start:end], out[start:end])
+        _remember(w, kept, START, action[start:end], out[start:end])
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
@@ -364,7 +365,7 @@ def imagine_choices(w, actor, prior, inputs, noise, chance, kept, features, acti
             for i in range(height):
                 added[i] = inputs[actions[t, start + i]]
             kept.deter[0], kept.stoch[0] = features[t, part, :size], features[t, part, size:]
-            _remember(w, kept, 0, added, deter)
+            _remember(w, kept, START, added, deter)
             logits = put_out(prior, deter, order[:height])
             drawn, _ = draw_forward(logits.reshape((height, classes, choices)), noise[t, part], MIX)
             features[t + 1, part, :size] = deter
