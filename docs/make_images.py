@@ -1,9 +1,10 @@
-"""Regenerate the pictures of the documentation: `python docs/make_images.py [speed | PONG_RUN_DIR]`.
+"""Regenerate the pictures of the documentation: `python docs/make_images.py [speed | proofs | PONG_RUN_DIR]`.
 
 `speed` draws only the benchmark bars of README, from `benchmarks/results/*.json`, and writes their ratios into its
-caption. The directory of a run of `ppo/pong` draws only that run's curve. Without an argument the script trains
+caption. `proofs` draws only the returns of `diagnose --prove`, from `tests/reporting/proofs.json`. The directory of a
+run of `ppo/pong` draws only that run's curve. Without an argument the script trains
 `ppo/cartpole` with seeds 1 to 5 (a few minutes), captures the terminal display halfway through the first run, and
-draws the learning curves, every kind of schedule and the benchmark bars. Needs the extra `plot`.
+draws the learning curves, every kind of schedule, the proofs and the benchmark bars. Needs the extra `plot`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ CONFIG = "ppo/cartpole"
 SEEDS = (1, 2, 3, 4, 5)
 WIDTH = 100  # columns of the terminal in the picture
 RESULTS = DOCS.parent / "benchmarks" / "results"
+PROOFS = DOCS.parent / "tests" / "reporting" / "proofs.json"
 # Row of the benchmarks -> its label in the picture, and the package of the peer.
 SPEEDS = {
     "ppo-cartpole": ("PPO, CartPole", "stable-baselines3"),
@@ -112,6 +114,25 @@ def draw_pong(run: Path, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def draw_proofs(path: Path) -> None:
+    """The return of every run with and without the change, and the median of each arm."""
+    proofs = json.loads(PROOFS.read_text())
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    axis = figure.subplots()
+    for place, proof in enumerate(proofs.values()):
+        for arm, color, shift in (("without", "#80848f", 0.15), ("with", OURS, -0.15)):
+            label = f"{arm} the change" if place == 0 else None
+            axis.plot(proof[arm], [place + shift] * len(proof[arm]), "o", color=color, alpha=0.6, label=label)
+            axis.plot(statistics.median(proof[arm]), place + shift, "|", color=color, markersize=14)
+    axis.invert_yaxis()
+    axis.set_yticks(range(len(proofs)), proofs, fontsize=8)
+    axis.set_xlabel("return after 7,500 steps, mean of 20 episodes; bars are medians")
+    axis.grid(axis="x", alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def speed_of(row: str) -> tuple[float, list[float]]:
     """Our median steps per CPU-second, and our speed as a multiple of the peer's for each round."""
     data = json.loads((RESULTS / f"{row}.json").read_text())["data"]
@@ -154,6 +175,9 @@ def with_measured_ratios(readme: str) -> str:
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
+    if sys.argv[1:] == ["proofs"]:
+        draw_proofs(IMAGES / "proofs.png")
+        return
     draw_speed(IMAGES / "speed.png")
     readme = DOCS.parent / "README.md"
     readme.write_text(with_measured_ratios(readme.read_text("utf-8")), "utf-8")
@@ -164,6 +188,7 @@ def main() -> None:
         return
     command = [sys.executable, "-m", "rl_training", "schedule", str(DOCS / "kinds.yaml")]
     subprocess.run([*command, "--png", str(IMAGES / "schedules.png")], check=True)
+    draw_proofs(IMAGES / "proofs.png")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # run directories get their default names, runs/ppo-CartPole-v1-s1 and so on
         runs = []

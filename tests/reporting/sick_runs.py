@@ -36,7 +36,7 @@ SETTINGS += (
     "two_players",
 )
 KNOBS = ("learning_rate", "gamma", "ent_coef", "vf_coef", "max_grad_norm", "pb_c_init", "clip_coef")
-KNOBS += ("target_kl",)
+KNOBS += ("target_kl", "num_simulations")
 POINTS = 40
 
 
@@ -232,6 +232,8 @@ SICK: dict[str, Planted] = {
     "sac, 16 updates a step from 100 steps": Planted(
         "too many updates", SAC | dict(replay_ratio=16, buffer_size=100, learning_starts=100)
     ),
+    "dqn, 16 updates a step from all steps": Planted("too many updates", DQN | dict(replay_ratio=16)),
+    "sac, 16 updates a step from all steps": Planted("too many updates", SAC | dict(replay_ratio=16)),
     "muzero, visits by the prior alone": Planted("search ignores values", PLAN | dict(pb_c_init=1e6)),
     "ppo, clip range 0.001": Planted("clip fraction out of range", PPO | dict(clip_coef=0.001)),
     "ppo, learning rate 1 from step 20 000 on": Planted(
@@ -291,6 +293,9 @@ HEALTHY: dict[str, Planted] = {
     )
 }
 HEALTHY |= {"dreamer, small": Planted("", DREAM)}
+HEALTHY |= {
+    "sac, 8 updates a step": Planted("", SAC | dict(replay_ratio=8, learning_rate=1e-3, batch_size=64))
+}
 
 
 def trained(planted: Planted, run_dir: Path, seed: int) -> dict[str, Any]:
@@ -320,6 +325,7 @@ def logged(run_dir: Path, env: Any) -> dict[str, Any]:
     wanted = {
         *KNOBS,
         "value_loss",
+        "step_fraction",
         "eval/mean_length",
         *(metric for rule in RULES for metric in rule.metrics),
     }
@@ -433,13 +439,16 @@ def table(runs: Mapping[str, Any]) -> str:
 
     lines = ["| run | planted | named |", "|---|---|---|"]
     hits = misses = alarms = 0
+    others = list[int]()
     for name, planted in (SICK | HEALTHY).items():
         named = [finding.rule for finding in diagnose(seen(runs[name]))]
         hits += bool(planted.rule) and planted.rule in named
         misses += bool(planted.rule) and planted.rule not in named
         alarms += not planted.rule and bool(named)
+        others += [len(set(named) - {planted.rule})] if planted.rule else []
         lines.append(f"| {name} | {planted.rule or 'healthy'} | {', '.join(named) or 'nothing'} |")
     summary = f"{hits} of {len(SICK)} sick runs named rightly, {misses} missed"
+    summary += f"; {sum(others)} other names in {np.count_nonzero(others)} of them"
     return "\n".join([*lines, "", f"{summary}; {alarms} false alarms in {len(HEALTHY)} healthy runs."])
 
 

@@ -174,45 +174,65 @@ def learning_rate_is_zero(seen: Seen) -> Look:
     )
 
 
+def _divergence(seen: Seen) -> tuple[str, np.ndarray, np.ndarray]:
+    """The first KL of updates that is there: its name, steps and values. APPO logs two, the second for its penalty."""
+    for name in ("approx_kl", "kl"):
+        steps, values = seen.curve(name)
+        if len(values):
+            return name, steps, values
+    return "", *NOTHING
+
+
 def updates_without_effect(seen: Seen) -> Look:
     """√KL is a distance of policies close by: updates of KL kᵢ lead to (Σ √kᵢ)² at most, if all lead the same way."""
-    if seen.learned is not False or learning_rate_is_zero(seen) or too_few_updates(seen):
+    if seen.learned is not False or seen.beats_chance or learning_rate_is_zero(seen) or too_few_updates(seen):
         return None
     steps, entropy = seen.curve("entropy")
     still, words, factor = len(entropy) > 0 and np.ptp(entropy) < 1e-4 * abs(entropy[0]), "", 1000.0
     if still:
         words = f"entropy moved by {np.ptp(entropy):.2g}"
     rollout = (seen.value("num_envs") or 0) * (seen.value("num_steps") or 0)
-    for name in ("approx_kl", "kl"):
-        at, divergence = seen.curve(name)
-        if len(divergence) and rollout:
-            # A line is the mean of the updates since the one before.
-            updates = np.maximum(np.diff(at, prepend=0) / rollout, 1)
-            furthest = float((updates * np.sqrt(divergence.clip(0))).sum() ** 2)
-            steps, still, typical = at, furthest < 0.1, float(np.median(divergence))
-            words = (
-                f"{name} has a median of {typical:.2g}: all {updates.sum():,.0f} updates together move the policy by "
-                f"{furthest:.2g} nats at most"
-            )
-            factor = math.sqrt(0.01 / max(typical, 1e-12))  # KL grows with the square of a step
+    name, at, divergence = _divergence(seen)
+    typical = None
+    if name and rollout:
+        # A line is the mean of the updates since the one before.
+        updates = np.maximum(np.diff(at, prepend=0) / rollout, 1)
+        furthest = float((updates * np.sqrt(divergence.clip(0))).sum() ** 2)
+        steps, still, typical = at, furthest < 0.1, float(np.median(divergence))
+        words = (
+            f"{name} has a median of {typical:.2g}: all {updates.sum():,.0f} updates together move the policy by "
+            f"{furthest:.2g} nats at most"
+        )
+        factor = math.sqrt(0.01 / max(typical, 1e-12))  # KL grows with the square of a step
     if not still:
         return None
-    advice, changes = "raise the learning rate", _slower(seen, factor)
-    if (limit := seen.value("target_kl")) is not None and len(seen.curve("kl")[1]):
-        advice, changes = f"widen the trust region, now of {limit:g}", {"target_kl": 0.01}
+    advice, changes = _larger_steps(seen, typical, factor)
     return int(steps[0]), f"{words}, and returns did not rise", advice, changes
 
 
+def _larger_steps(seen: Seen, divergence: float | None, factor: float) -> tuple[str, dict[str, Any]]:
+    """What holds the policy back: a limit that its KL reaches, or a learning rate that is far below what is usual."""
+    limit = seen.value("target_kl")
+    if limit is not None and divergence is not None and 0.1 * limit < divergence and limit < 0.01:
+        return f"widen the limit of the KL, now {limit:g}", {"target_kl": 0.01, "target_kl" + SCHEDULE: None}
+    if "step_fraction" in seen.curves:  # of a line search: the learning rate is that of values alone
+        return "the cause is not the limit of the KL: look at rewards, advantages and the line search", {}
+    rate = _slower(seen, 1.0).get("learning_rate", 0.0)
+    if rate >= 1e-4:
+        where = "look at rewards, advantages and gradients"
+        return f"the cause is not the learning rate of {rate:.2g}: {where}", {}
+    return "raise the learning rate", _slower(seen, min(factor, 1e-2 / max(rate, 1e-12)))
+
+
 def policy_diverges(seen: Seen) -> Look:
-    for name in ("approx_kl", "kl"):
-        steps, values = seen.curve(name)
-        if len(values) and np.median(values) > 0.05:
-            first = int(steps[np.argmax(values > 0.05)])
-            words = f"{name} has a median of {np.median(values):.3g} per update, where 0.01 to 0.02 is usual"
-            if name == "kl":
-                return first, words, "narrow the trust region", {"target_kl": 0.01}
-            return first, words, "lower the learning rate", _slower(seen, 0.1)
-    return None
+    name, steps, values = _divergence(seen)
+    if not name or np.median(values) <= 0.05:
+        return None
+    first = int(steps[np.argmax(values > 0.05)])
+    words = f"{name} has a median of {np.median(values):.3g} per update, where 0.01 to 0.02 is usual"
+    if name == "kl":
+        return first, words, "narrow the trust region", {"target_kl": 0.01}
+    return first, words, "lower the learning rate", _slower(seen, 0.1)
 
 
 def entropy_collapsed(seen: Seen) -> Look:
@@ -243,6 +263,9 @@ def entropy_never_falls(seen: Seen) -> Look:
     late = float(np.median(seen.late("entropy", 0.25)))
     if late < values[0] - 0.03 * abs(values[0]) or too_few_updates(seen):
         return None
+    ratios = seen.curve("replay_ratio")[1]
+    if len(ratios) and np.median(ratios) * (steps[-1] - steps[0]) < 1_000:
+        return None  # too soon to tell: the first searches of a planner know no values
     return (
         int(steps[0]),
         f"entropy is {late:.4g} nats in the last quarter and was {values[0]:.4g}, with ent_coef {weight:g}",
@@ -370,18 +393,20 @@ def q_above_returns(seen: Seen) -> Look:
 
 
 def too_many_updates(seen: Seen) -> Look:
+    """Many updates from few steps: from a replay that holds most of a run, 16 updates a step did no harm here."""
     steps, ratios = seen.curve("replay_ratio")
-    if not len(ratios) or np.median(ratios) < 8 or seen.beats_chance is not False:
-        return None
     batch, size = seen.value("batch_size"), seen.value("buffer_size")
+    if not len(ratios) or np.median(ratios) < 8 or size is None or size >= 0.1 * seen.last:
+        return None
+    if seen.beats_chance is not False:
+        return None
     each = f", each step is drawn {np.median(ratios) * batch:,.0f} times" if batch else ""
-    held = f" from a replay of {size:,.0f}" if size else ""
-    larger = {"buffer_size": seen.last} if size and size < 0.1 * seen.last else {}
     return (
         int(steps[0]),
-        f"replay_ratio is {np.median(ratios):g}{each}{held}, and the policy does no better than chance",
-        f"learn less often from the same steps{', and keep more of them' if larger else ''}",
-        {"replay_ratio": 1.0, "replay_ratio" + SCHEDULE: None} | larger,
+        f"replay_ratio is {np.median(ratios):g}{each} from a replay of {size:,.0f}, and the policy does no better than "
+        "chance",
+        "learn less often from the same steps, and keep more of them",
+        {"replay_ratio": 1.0, "replay_ratio" + SCHEDULE: None, "buffer_size": seen.last},
     )
 
 
@@ -401,6 +426,12 @@ def search_ignores_values(seen: Seen) -> Look:
     steps, entropies = seen.curve("visit_entropy")
     if not len(entropies) or entropies.max() <= 0 or entropies.min() < 0.98 * entropies.max():
         return None
+    simulations, actions = seen.value("num_simulations"), math.exp(entropies.max())
+    if simulations is not None and simulations < 4 * actions:
+        return None  # each of so many actions is visited once before any is twice, whatever values say
+    losses, late = seen.curve("value_loss")[1], seen.late("value_loss", 0.25)
+    if len(late) and np.median(late) > 0.9 * losses[0]:
+        return None  # there are no values to follow yet
     weight = seen.value("pb_c_init")
     return (
         int(steps[0]),
