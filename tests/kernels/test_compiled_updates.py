@@ -31,7 +31,16 @@ from rl_training.networks.encoders import Own
 from rl_training.networks.soft_actor_critic import make_critics
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime import sac_trainer
-from rl_training.runtime.optim import Adam, Optimizer, RMSprop, TorchRMSprop, flatten_parameters
+from rl_training.runtime.controls import Controls
+from rl_training.runtime.optim import (
+    Adam,
+    LaProp,
+    Optimizer,
+    RMSprop,
+    TorchRMSprop,
+    flatten_parameters,
+    target_of,
+)
 from rl_training.runtime.updates import CompiledUpdate, Far, Fastest, TorchUpdate
 
 BOX = spaces.Box(-1, 1, (5,))
@@ -294,7 +303,10 @@ def invented_batch(policy: ActorCriticPolicy, masked: bool, rows: int) -> dict[s
 
 
 def fastest(loss: Any, slopes: Any, agent: Any, optimizer: Any, config: Any) -> Fastest:
-    return Fastest(loss, slopes, SimpleNamespace(agent=agent, optimizer=optimizer, config=config))
+    threads = config.torch_threads or 1
+    return Fastest(
+        loss, slopes, SimpleNamespace(agent=agent, optimizer=optimizer, config=config, threads=threads)
+    )
 
 
 def both(policy: ActorCriticPolicy, make: Any, slopes: Any, **settings: Any) -> tuple[Any, Any]:
@@ -309,6 +321,7 @@ def both(policy: ActorCriticPolicy, make: Any, slopes: Any, **settings: Any) -> 
     return ours, other
 
 
+OFF = "torch (compiled_updates is false)"
 DEFAULTS = dict(
     normalize_advantages=True, compiled_updates=True, device="cpu", precision="fp32", torch_threads=None
 )
@@ -486,6 +499,36 @@ def test_a_network_that_changes_is_seen() -> None:
     assert chosen.explained == "torch (the policy is not of dense layers alone)"
 
 
+def test_laprop_is_not_compiled_but_for_dreamer() -> None:
+    policy = actor_critic("categorical")
+    chosen = fastest(ppo_loss, PPO_SLOPES, policy, LaProp([policy.network]), SimpleNamespace(**DEFAULTS))
+    assert chosen.explained == "torch (an optimizer of one's own)"
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn", "sac"])
+def test_frozen_parameters_stay(algo: str) -> None:
+    env_id, name = {"sac": ("Pendulum-v1", "soft_updates"), "dqn": ("CartPole-v1", "q_update")}.get(
+        algo, ("CartPole-v1", "surrogate")
+    )
+    settings: dict[str, Any] = dict(env_id=env_id, hidden_sizes=(8,), total_timesteps=1000)
+    if algo != "ppo":
+        settings |= dict(learning_starts=8, batch_size=4, replay_ratio=1.0)
+    trainer = warmed(algo, 0, **settings)
+    choice, network = getattr(trainer, name), dict(trainer.networks())
+    assert choice.path == "compiled"
+    frozen, *others = next(iter(network.values())).parameters()
+    frozen.requires_grad_(False)
+    assert choice.explained == "torch (parameters are frozen)"
+    before = [part.clone() for part in (frozen, *others)]
+    controls = Controls.of(trainer.config)
+    for number in range(16 if algo != "ppo" else 1):
+        trainer.iterate(controls.at(number * trainer.config.steps_per_iteration))
+    assert torch.equal(frozen, before[0])
+    assert not torch.equal(others[-1], before[-1])
+    frozen.requires_grad_(True)
+    assert choice.path == "compiled"
+
+
 class TwoDimensions(gym.Env):  # type: ignore[type-arg]
     """Observations and rewards of noise, for actions of two dimensions."""
 
@@ -538,6 +581,30 @@ def test_sac_without_dense_layers_or_with_a_loss_of_ones_own_learns_by_torch(
     assert trainer.soft_updates.path == "torch"
     monkeypatch.setattr(sac_trainer, "actor_loss", lambda *said: actor_loss(*said))
     assert warmed("sac", 0, **settings).soft_updates.explained == "torch (a loss of one's own)"
+
+
+@pytest.mark.parametrize("how", [True, False])
+def test_targets_and_moments_may_be_replaced(how: bool) -> None:
+    """Where a target is another one, or moments begin anew, updates see it: compiled ones as torch's."""
+    small = dict(total_timesteps=1000, hidden_sizes=(8,), learning_starts=8, batch_size=8, replay_ratio=1.0)
+    for algo, env_id, target, optimizer in (
+        ("dqn", "CartPole-v1", "target", "optimizer"),
+        ("sac", "Pendulum-v1", "target_critics", "critic_optimizer"),
+    ):
+        trainer = warmed(algo, 40, env_id=env_id, **small, compiled_updates=how)
+        choice = next(iter(trainer.choices().values()))
+        old = choice.taken()
+        network, moving = getattr(trainer, target), getattr(trainer, optimizer)
+        other, weights = target_of(network)
+        setattr(trainer, target, other)
+        assert choice.taken() is None
+        assert choice.explained == ("torch (a target of one's own)" if how else OFF)
+        trainer.target_weights = weights
+        assert choice.path == ("compiled" if how else "torch")
+        assert not how or choice.taken() is not old
+        moving._begin(moving.betas, moving.epsilon)
+        trainer.iterate(Controls.of(trainer.config).at(400))
+        assert moving.count > 0 and moving.mean.any()
 
 
 @pytest.mark.parametrize("double", [False, True])

@@ -15,8 +15,10 @@ from rl_training.kernels.layers import HEIGHT
 from rl_training.kernels.stacks import Stack
 from rl_training.networks.rssm import RSSM, State, linear, mlp
 from rl_training.runtime.controls import Controls
-from rl_training.runtime.dreamer_updates import CompiledRSSM, dense_layers
-from rl_training.runtime.optim import LaProp
+from rl_training.runtime.dreamer_trainer import DreamerTrainer
+from rl_training.runtime.dreamer_updates import CompiledRSSM, dense_layers, fastest_networks
+from rl_training.runtime.optim import LaProp, target_of
+from rl_training.settings.dreamer import DreamerConfig
 from rl_training.state.seeding import seed_everything
 
 SIZES: dict[str, Any] = dict(
@@ -38,6 +40,7 @@ def close(ours: Tensor, theirs: Tensor, most: float = 1e-5) -> None:
         (7, 3, (64, 4, 32, 8, 6)),
         (12, 16, (128, 4, 64, 8, 8)),
         (5, 9, (512, 8, 64, 32, 4)),
+        (3, 5, (32, 2, 256, 4, 4)),
     ],
 )
 def test_sequences_and_the_way_back_through_time_are_torchs(
@@ -162,3 +165,40 @@ def test_when_torch_computes_the_update() -> None:
     assert odd.explained == "torch (sizes are no multiples of 16)"
     compiled = warmed("dreamer", 0, **SMALL, **settings, compile=True).fast_networks
     assert compiled.explained == "torch (compile is true)"
+
+
+@pytest.mark.parametrize(
+    "method", ["update", "world_model_losses", "imagination_losses", "replay_value_loss"]
+)
+def test_losses_of_ones_own_are_torchs(method: str) -> None:
+    """They may use the plain network, whose gradients the compiled one knows nothing of."""
+    own = type("Own", (DreamerTrainer,), {method: lambda *_: None})
+    trainer = own(DreamerConfig(env_id="CartPole-v1", torch_threads=1, **SMALL))
+    assert trainer.fast_networks.explained == "torch (a loss of one's own)"
+
+
+def test_layers_of_ones_own_are_torchs() -> None:
+    trainer = warmed("dreamer", 0, env_id="CartPole-v1", torch_threads=1, **SMALL)
+    trainer.agent.network.rssm.from_deter = nn.Sequential(nn.Linear(64, 16), nn.Tanh())
+    for chosen in (trainer.fast_networks, fastest_networks(trainer)):
+        assert chosen.explained == "torch (the policy is not of dense layers alone)"
+
+
+def test_frozen_parameters_and_other_targets_are_seen() -> None:
+    trainer = warmed("dreamer", 60, env_id="CartPole-v1", torch_threads=1, **SMALL)
+    before = trainer.fast_networks.taken()
+    trainer.slow_critic, trainer.slow_weights = target_of(trainer.agent.network.critic)
+    after = trainer.fast_networks.taken()
+    assert after is not None and after is not before
+    frozen = trainer.agent.network.rssm.own.weight.requires_grad_(False)
+    assert trainer.fast_networks.explained == "torch (parameters are frozen)"
+    kept = frozen.clone()
+    trainer.update(Controls.of(trainer.config).at(0).after(0))
+    assert torch.equal(frozen, kept)
+
+
+def test_threads_that_follow_from_large_pictures_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, how in ((1, "compiled"), (4, "torch (4 threads)")):
+        monkeypatch.setattr("rl_training.runtime.trainer.PHYSICAL_CORES", cores)
+        trainer = warmed("dreamer", 0, env_id="probe/DictAndPicture-v0", **SMALL, small_pictures=False)
+        assert trainer.fast_networks.explained == how

@@ -46,9 +46,8 @@ class PositionBatch(Priorities):
     places: np.ndarray  # [K + 1, B]
     bootstrap: np.ndarray  # [K + 1, B]
     turn: NotRequired[Tensor]  # [B], by which symmetry of the game each is shown
-    samples: NotRequired[
-        Tensor
-    ]  # [K + 1, B, A, D], the vectors that `policy` is about; `action` is [K, B, D] then
+    # [K + 1, B, A, D], the vectors that `policy` is about; `action` is [K, B, D] then.
+    samples: NotRequired[Tensor]
 
 
 class WindowBatch(TypedDict):

@@ -79,8 +79,10 @@ class DenseStack:
         """Add ∂W = gᵀ h and ∂b = Σ g to the parameters' gradients, with g ← (g W) ∘ f'(h) from layer to layer."""
         for k in range(len(self.layers) - 1, -1, -1):
             layer = self.layers[k]
-            _gradient(layer.weight).addmm_(slope.t(), hidden[k])
-            _gradient(layer.bias).add_(slope.sum(0))
+            if layer.weight.requires_grad:
+                _gradient(layer.weight).addmm_(slope.t(), hidden[k])
+            if layer.bias.requires_grad:
+                _gradient(layer.bias).add_(slope.sum(0))
             if k > 0:
                 slope = slope @ layer.weight
                 if self.relu:

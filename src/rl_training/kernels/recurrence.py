@@ -155,7 +155,7 @@ class Recurrence:
         imagine_choices(self.weights, actor, prior, *arrays[:3], kept, *arrays[3:])
 
     def add_gradients(self, kept: Kept, deter: np.ndarray, slopes: Slopes) -> None:
-        """Put the gradients of all weights in place, from rows of all steps at once."""
+        """Add to the gradients of all weights, from rows of all steps at once."""
         rssm, of = self.rssm, _tensors
         states, before, drawn = (part.flatten(0, 1) for part in of(deter, kept.deter, kept.stoch))
         inputs, hidden, seen = of(kept.inputs, kept.hidden, kept.posterior)
@@ -169,22 +169,22 @@ class Recurrence:
                 (rssm.from_stoch.linear, to_stoch, drawn),
                 (rssm.posterior_head, logits, seen.flatten(0, 1)),
             ):
-                layer.weight.grad.copy_(slope.t() @ rows)
-                layer.bias.grad.copy_(slope.sum(0))
-            rssm.posterior_layer.linear.weight.grad[:, : rssm.deter_size] = token.t() @ states
-            rssm.shared.grad[:width] = hidden.permute(1, 3, 0, 2).reshape(width, -1) @ total
+                layer.weight.grad += slope.t() @ rows
+                layer.bias.grad += slope.sum(0)
+            rssm.posterior_layer.linear.weight.grad[:, : rssm.deter_size] += token.t() @ states
+            rssm.shared.grad[:width] += hidden.permute(1, 3, 0, 2).reshape(width, -1) @ total
             split = (part.flatten(0, 1).unflatten(-1, (blocks, -1)) for part in (inputs, of(kept.deter)[0]))
             gated, owned = (part.permute(1, 2, 0) for part in split)
             gates = of(slopes.gates)[0].transpose(0, 1).flatten(1, 2)
-            rssm.gates.weight.grad.copy_(gated @ gates)
-            rssm.gates.bias.grad.copy_(gates.sum(1).flatten())
-            rssm.own.weight.grad.copy_(owned @ total.unflatten(-1, (blocks, -1)).transpose(0, 1))
+            rssm.gates.weight.grad += gated @ gates
+            rssm.gates.bias.grad += gates.sum(1).flatten()
+            rssm.own.weight.grad += owned @ total.unflatten(-1, (blocks, -1)).transpose(0, 1)
         for scale, slope in zip(
             (rssm.from_deter.scale, rssm.from_stoch.scale, rssm.posterior_layer.scale, rssm.scale),
             (*slopes.scales, slopes.scale),
             strict=True,
         ):
-            scale.grad.copy_(torch.from_numpy(slope))
+            scale.grad += torch.from_numpy(slope)
 
 
 class Slopes(NamedTuple):
@@ -356,9 +356,8 @@ def imagine_choices(w, actor, prior, inputs, noise, chance, kept, features, acti
     order, added = np.arange(count), np.empty((height, size), np.float32)
     deter, classes = np.empty((height, size), np.float32), (features.shape[2] - size) // choices
     for first in range(0, count, height):
-        start = min(
-            first, count - height
-        )  # the last block begins early: rows that come twice come to the same
+        # The last block begins early: rows that come twice come to the same.
+        start = min(first, count - height)
         part = slice(start, start + height)
         for t in range(horizon):
             choose(put_out(actor, features[t], order[part]), chance[t, part], actions[t, part])
@@ -405,7 +404,7 @@ def _backward(w, back, kept, first, probs, to_deter, to_stoch, to_probs):  # typ
     logits = np.empty(to_stoch.shape, np.float32)
     plain, gates = np.empty(kept.plain.shape, np.float32), np.empty(kept.gates.shape, np.float32)
     scales, scale = np.zeros((3, hidden), np.float32), np.zeros(size, np.float32)
-    nothing = all_rows(np.zeros(max(size, 3 * size // blocks, logits.shape[2]), np.float32))
+    nothing = all_rows(np.zeros(max(size, hidden, logits.shape[2]), np.float32))
     deter, stoch = np.zeros((count, size), np.float32), np.zeros((count, logits.shape[2]), np.float32)
     to_hidden, to_inputs = np.empty((count, hidden), np.float32), np.empty((count, size), np.float32)
     for t in range(steps - 1, -1, -1):

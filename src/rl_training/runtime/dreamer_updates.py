@@ -1,7 +1,7 @@
 """Dreamer's networks in compiled code: the same parameters, in modules whose passes are compiled.
 
-The trainer computes its losses by them as by the plain ones. Torch's cost per operation is most of an update of small
-networks; here a stack of dense layers is one call, and so is the recurrent model over all steps of a batch.
+The trainer computes its losses by them as by the plain ones. A stack of dense layers is one call, and so is the
+recurrent model over all steps of a batch: torch's cost per operation is gone, and blocks of rows stay in the cache.
 """
 
 from __future__ import annotations
@@ -23,30 +23,45 @@ from rl_training.networks.dreamer import DreamerNetwork, Head
 from rl_training.networks.encoders import OneHot
 from rl_training.networks.reconstruction import ChannelNorm, Choices, Picture, Reconstruction, Vector
 from rl_training.networks.rssm import RSSM, BlockLinear, Dense, State
-from rl_training.runtime.optim import Optimizer
-from rl_training.runtime.updates import Choice
+from rl_training.runtime.optim import LaProp, Optimizer
+from rl_training.runtime.updates import OWN_LOSS, STEPPED, Choice, is_ours
 
 TORCHS = (nn.Linear, nn.Sequential, nn.ModuleList, nn.Conv2d)
 PARTS = (Vector, Choices, Picture, ChannelNorm, OneHot)
 KNOWN = (*TORCHS, DreamerNetwork, Head, RSSM, BlockLinear, Dense, Reconstruction, *PARTS)
+# A trainer's methods that may use these networks: another one may go past them, and gradients of both would be mixed.
+METHODS = ("update", "world_model_losses", "imagination_losses", "replay_value_loss")
 
 
 def fastest_networks(trainer: Any) -> Choice:
     """A trainer's network and slow critic, compiled where they can be."""
-    rssm = trainer.agent.network.rssm
-    sizes = (rssm.deter_size // len(rssm.own.weight), len(rssm.from_deter.scale), rssm.stoch_size)
-    hindered = f"sizes are no multiples of {PANEL}" if any(size % PANEL for size in sizes) else ""
-    hindered = "compile is true" if trainer.config.compile else hindered
-    modules = nn.ModuleList([trainer.agent.network, trainer.slow_critic])
-    return Choice(hindered, trainer, ("optimizer",), modules, lambda _: compiled_networks(trainer))
+    network, slow = trainer.agent.network, ("slow_critic", "slow_weights")
+    obstacles = {
+        OWN_LOSS: not all(is_ours(trainer, name, "rl_training.runtime.dreamer_trainer") for name in METHODS),
+        "compile is true": trainer.config.compile,
+        f"sizes are no multiples of {PANEL}": has_known_layers(network) and not fills_panels(network.rssm),
+    }
+    hindered = next((why for why, stands in obstacles.items() if stands), "")
+    known = STEPPED | {LaProp}
+    return Choice(
+        hindered, trainer, ("optimizer",), network, lambda _: compiled_networks(trainer), slow, known
+    )
 
 
 def compiled_networks(trainer: Any) -> CompiledNetwork | None:
     network, slow, optimizer = trainer.agent.network, trainer.slow_critic, trainer.optimizer
-    parts = [*network.modules(), *slow.modules()]
-    if not all(is_exact(part, *KNOWN) for part in parts):
+    if not (has_known_layers(network) and has_known_layers(slow) and fills_panels(network.rssm)):
         return None
     return CompiledNetwork(network, slow, optimizer, trainer.slow_weights)
+
+
+def has_known_layers(network: nn.Module) -> bool:
+    return all(is_exact(part, *KNOWN) for part in network.modules())
+
+
+def fills_panels(rssm: RSSM) -> bool:
+    sizes = (rssm.deter_size // len(rssm.own.weight), len(rssm.from_deter.scale), rssm.stoch_size)
+    return not any(size % PANEL for size in sizes)
 
 
 class CompiledNetwork(DreamerNetwork):
@@ -65,7 +80,7 @@ class CompiledNetwork(DreamerNetwork):
         def head(of: Head, inputs_learn: bool = True) -> Stack:
             return stack([*of.layers, of.output], inputs_learn)
 
-        told: Any = plain.reconstruction
+        reconstruction: Any = plain.reconstruction
         hidden: Any = plain.rssm.prior_layers[0]
         parts: dict[str, nn.Module | None] = {
             "reward": head(plain.reward),
@@ -75,10 +90,9 @@ class CompiledNetwork(DreamerNetwork):
             "slow_critic": Stack(dense_layers([*slow.layers, slow.output], slow_weights, False), None),
             "rssm": CompiledRSSM(plain.rssm, stack([*hidden, plain.rssm.prior_layers[1]])),
         }
-        if told.encoder is not None:
-            parts["reconstruction"] = with_parts(
-                told, encoder=stack(told.encoder, False), decoder=stack(told.decoder)
-            )
+        if reconstruction.encoder is not None:
+            encoder, decoder = stack(reconstruction.encoder, False), stack(reconstruction.decoder)
+            parts["reconstruction"] = with_parts(reconstruction, encoder=encoder, decoder=decoder)
         self._modules = plain._modules | parts
         self.begins = [part.begin for part in self.modules() if isinstance(part, Stack | CompiledRSSM)]
         self.begin()

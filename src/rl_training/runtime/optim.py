@@ -366,6 +366,12 @@ def target_of(network: ModuleT) -> tuple[ModuleT, Tensor]:
     return target, flatten_parameters(list(target.parameters()))[0]
 
 
+def is_view(module: nn.Module, vector: Tensor) -> bool:
+    """Whether all weights of a module lie in this vector."""
+    where = vector.untyped_storage().data_ptr()
+    return all(part.untyped_storage().data_ptr() == where for part in module.parameters())
+
+
 @torch.no_grad()
 def renew(target: nn.Module, network: nn.Module) -> None:
     """Make a target network a copy of its network again, statistics of normalisation included."""

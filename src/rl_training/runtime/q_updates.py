@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from rl_training.algorithms.dqn import DQN_LOSSES, dueling_rows, dueling_slopes, q_slopes
 from rl_training.algorithms.masking import mask_of
@@ -26,8 +25,8 @@ def fastest_q_update(trainer: Any, *losses: Any) -> Choice:
     """A compiled twin of a trainer's `improve`, where there can be one."""
     ours = is_ours(trainer, "improve", "rl_training.runtime.dqn_trainer")
     own = "" if losses == DQN_LOSSES and ours else OWN_LOSS
-    networks = nn.ModuleList([trainer.agent.network, trainer.target])
-    return Choice(own, trainer, ("optimizer",), networks, lambda _: QUpdate.of(trainer))
+    targets = ("target", "target_weights")
+    return Choice(own, trainer, ("optimizer",), trainer.agent.network, lambda _: QUpdate.of(trainer), targets)
 
 
 class QUpdate:
@@ -37,8 +36,7 @@ class QUpdate:
         # As plain tuples: of each named one, numba asks Python for its class.
         self.trainer, self.networks = trainer, (tuple(online.network), tuple(target.network))
         self.switches = (bool(trainer.config.double), bool(trainer.agent.network.dueling))
-        self.descent, self.sums = tuple(trainer.optimizer.descent()), np.zeros(2)
-        size = (HEIGHT, online.outputs - self.switches[1])
+        self.sums, size = np.zeros(2), (HEIGHT, online.outputs - self.switches[1])
         self.room = tuple(np.empty(size, np.float32) for _ in range(4))
 
     @classmethod
@@ -55,7 +53,7 @@ class QUpdate:
         weight = batch["weight"].numpy() if "weight" in batch else np.ones(count, np.float32)
         known = (batch["action"].numpy(), batch["reward"].numpy(), batch["discount"].numpy(), weight)
         errors, optimizer = np.empty(count, np.float32), self.trainer.optimizer
-        step = (self.descent, now.learning_rate, limit(now.max_grad_norm))
+        step = (tuple(optimizer.descent()), now.learning_rate, limit(now.max_grad_norm))
         given = (rows, known, masks, limit(now.huber_delta))
         found = (np.arange(count), self.room, errors, self.sums)
         norm = improve(self.networks, self.switches, *given, *step, *found)

@@ -47,8 +47,11 @@ def fastest_soft_updates(trainer: Any, *losses: Any) -> Choice:
     ours = all(is_ours(trainer, name, home) for name in methods) and type(trainer.agent).sample is SAMPLE
     own = "" if losses == SAC_LOSSES and ours else OWN_LOSS
     optimizers = ("critic_optimizer", "actor_optimizer", "temperature_optimizer")
-    networks = nn.ModuleList([trainer.agent.actor, trainer.critics, trainer.target_critics])
-    return Choice(own, trainer, optimizers, networks, lambda _: SoftUpdates.of(trainer))
+    networks, targets = (
+        nn.ModuleList([trainer.agent.actor, trainer.critics]),
+        ("target_critics", "target_weights"),
+    )
+    return Choice(own, trainer, optimizers, networks, lambda _: SoftUpdates.of(trainer), targets)
 
 
 class SoftUpdates:
@@ -61,7 +64,6 @@ class SoftUpdates:
         # As plain tuples: of each named one, numba asks Python for its class.
         pairs = (tuple(tuple(twin.network) for twin in twins) for twins in (targets, critics))
         self.networks = (tuple(actor.network), *pairs, trainer.target_weights.numpy())
-        self.descents = tuple(tuple(each.descent() if each else NO_DESCENT) for each in self.optimizers)
 
     @classmethod
     def of(cls, trainer: Any) -> SoftUpdates | None:
@@ -84,9 +86,10 @@ class SoftUpdates:
         rates = (rate(now, "critic"), rate(now, "actor"), rate(now, "ent_coef"))
         knobs = (ent_coef, self.trainer.least_entropy(now), now.tau)
         given = (rows, noise.numpy(), LOG_STD_BOUNDS, knobs)
+        descents = tuple(tuple(each.descent() if each else NO_DESCENT) for each in self.optimizers)
         said = self.said
         said[:] = 0
-        improve(self.networks, *given, self.descents, rates, self._room(*seen[0].shape), said)
+        improve(self.networks, *given, descents, rates, self._room(*seen[0].shape), said)
         self._check(said)
         numbers = {"critic_loss": said[CRITIC_LOSS], "q_value": said[Q_VALUE]}
         if with_actor:

@@ -60,6 +60,11 @@ class Trainer(Stateful, Generic[ConfigT]):
         if config.normalize_observations:
             self.seed_normalizer()
 
+    @property
+    def threads(self) -> int:
+        """Number of torch threads that its config asks for."""
+        return self.config.torch_threads or default_threads(self.observation_space)
+
     @classmethod
     def make_agent(cls, config: ConfigT, observation_space: spaces.Space, action_space: spaces.Space) -> Any:
         """The acting part with fresh weights: all that evaluation and `load_policy` need."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
-from operator import is_not
+from operator import attrgetter, is_not
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -38,11 +38,13 @@ from rl_training.kernels.tiles import has_fused_multiplication
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
-from rl_training.runtime.optim import OPTIMIZERS, LaProp, Optimizer, TwoRateAdam
+from rl_training.runtime.optim import OPTIMIZERS, Optimizer, TwoRateAdam, is_view
 
 COMPILED, TORCH = "compiled", "torch"
 NO_STEP = -1.0  # in place of a norm
 OWN_LOSS = "a loss of one's own"
+STEPPED = frozenset[type[Optimizer]]({*OPTIMIZERS.values(), TwoRateAdam})  # that have a `descent`
+LEARNS = attrgetter("requires_grad")
 # Methods of a policy that compiled code stands in for: it does so for these very functions.
 STANDS_IN_FOR = {name: getattr(ActorCriticPolicy, name) for name in ("evaluate", "outputs_for_loss")}
 
@@ -216,8 +218,9 @@ class CompiledUpdate:
 class Choice:
     """Something that is computed in compiled code where the modules it is computed by can be read, else by torch.
 
-    `optimizers` names the trainer's attributes that it moves by; when one of them is replaced or moves another vector,
-    the choice is made anew.
+    `optimizers` names the trainer's attributes that it moves by, `targets` a target network and the vector of its
+    weights; when one of them is replaced or moves another vector, the choice is made anew. All of `modules` is learned:
+    while a parameter is frozen, torch computes. `known` are the optimizers that have a step in compiled code.
     """
 
     def __init__(
@@ -227,29 +230,51 @@ class Choice:
         optimizers: tuple[str, ...],
         modules: nn.Module,
         make: Callable[[Any], Any],
+        targets: tuple[str, ...] = (),
+        known: frozenset[type[Optimizer]] = STEPPED,
     ) -> None:
-        self.hindered, self.trainer, self.names = hindered, trainer, optimizers
-        self.modules, self.make = modules, make
+        self.hindered, self.trainer, self.names, self.targets = hindered, trainer, optimizers, targets
+        self.modules, self.make, self.known = modules, make, known
         self._begin()
 
     def _begin(self) -> None:
         self.moved = self._moved()
-        present = [each for each in self._current() if each is not None]
-        self.obstacle = self.hindered or obstacle(self.trainer.config, *present)
-        self.compiled = None if self.obstacle else Shortcut(self.modules, self.make)
+        self.learned: list[nn.Parameter] = []
+        self.obstacle = self.hindered or obstacle(self.trainer) or self._unknown()
+        seen = nn.ModuleList([self.modules, *self._targets()[:1]])
+        self.compiled = None if self.obstacle else Shortcut(seen, self._make)
+
+    def _unknown(self) -> str:
+        """What of optimizers and targets compiled code cannot read."""
+        if any(each is not None and type(each) not in self.known for each in self._current()):
+            return "an optimizer of one's own"
+        targets = self._targets()
+        return "a target of one's own" if targets and not is_view(*targets) else ""
+
+    def _make(self, _: nn.Module) -> Any:
+        self.learned = list(self.modules.parameters())
+        return self.make(self.modules)
 
     def _current(self) -> list[Optimizer | None]:
         return [getattr(self.trainer, name) for name in self.names]
 
+    def _targets(self) -> list[Any]:
+        return [getattr(self.trainer, name) for name in self.targets]
+
     def _moved(self) -> list[object]:
-        """The optimizers and their vectors."""
-        return [part for each in self._current() for part in (each, getattr(each, "parameters", None))]
+        """The optimizers and their vectors, and the targets."""
+        vectors = [part for each in self._current() for part in (each, getattr(each, "parameters", None))]
+        return vectors + self._targets()
 
     def taken(self) -> Any:
         """The compiled one; None where torch is to compute."""
         if any(map(is_not, self._moved(), self.moved)):
             self._begin()
-        return taken(self.compiled)
+        compiled = taken(self.compiled)
+        return None if self._frozen() else compiled
+
+    def _frozen(self) -> bool:
+        return not all(map(LEARNS, self.learned))
 
     def use_torch(self, why: str) -> None:
         self.hindered = self.obstacle = self.obstacle or why
@@ -265,7 +290,8 @@ class Choice:
         """The same, and why it is not compiled."""
         if self.path == COMPILED:
             return COMPILED
-        return f"{TORCH} ({self.obstacle or 'the policy is not of dense layers alone'})"
+        unread = "parameters are frozen" if self._frozen() else "the policy is not of dense layers alone"
+        return f"{TORCH} ({self.obstacle or unread})"
 
 
 class Fastest(Choice):
@@ -317,16 +343,15 @@ def is_ours(trainer: object, method: str, module: str) -> bool:
     return bool(getattr(type(trainer), method).__module__ == module)
 
 
-def obstacle(config: Any, *optimizers: Optimizer) -> str:
-    """Why nothing can be compiled, whatever the network is; empty where it can."""
-    known = {*OPTIMIZERS.values(), TwoRateAdam, LaProp}
+def obstacle(trainer: Any) -> str:
+    """Why nothing can be compiled, whatever network and optimizer are; empty where it can."""
+    config = trainer.config
     obstacles = {
         "compiled_updates is false": not config.compiled_updates,
         f"device {config.device}": config.device != "cpu",
         f"precision {config.precision}": config.precision != "fp32",
-        f"{config.torch_threads} threads": (config.torch_threads or 1) != 1,
+        f"{trainer.threads} threads": trainer.threads != 1,
         "no fused multiply-add on this processor": not has_fused_multiplication(),
-        "an optimizer of one's own": not {type(each) for each in optimizers} <= known,
     }
     return next((name for name, stands in obstacles.items() if stands), "")
 

@@ -35,7 +35,7 @@ from rl_training.runtime.disk import disk_line, keep_of
 from rl_training.runtime.engine import Engine, Result, is_over
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.observers import Observer, Watch
-from rl_training.runtime.trainer import ROLLOUTS, Trainer, as_seen, default_threads
+from rl_training.runtime.trainer import ROLLOUTS, Trainer, as_seen
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
 from rl_training.settings.keys import fields_of
@@ -120,7 +120,7 @@ def train_until_stopped(
     written = config if isinstance(config, Config) else load_config(config)
     config = with_lanes(with_picture_defaults(written, sees_pictures))
     watch, trainer = Watch(config), make_trainer(config)
-    threads = threads_of(config, trainer)
+    threads = trainer.threads
     run = RunDirectory.create(run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}")
     with run.lock():
         with begin_run(run, config, threads, trainer.paths()):
@@ -168,11 +168,6 @@ def begin_run(
 def lanes_line(written: Config, config: Config) -> str:
     """Line that says which environments `vectorization: auto` chose."""
     return f"environments: {config.vectorization}" if written.vectorization == "auto" else ""
-
-
-def threads_of(config: Config, trainer: Trainer) -> int:
-    """Number of torch threads for this config."""
-    return config.torch_threads or default_threads(trainer.observation_space)
 
 
 def resume(

@@ -31,7 +31,6 @@ from rl_training.runtime.workflows import (
     refuse_changed_config,
     run_engine,
     saved_config,
-    threads_of,
 )
 from rl_training.settings.config import Config
 from rl_training.settings.loading import load_run_config
@@ -170,7 +169,7 @@ def _fork(
         "changes": {name: {"from": before, "to": after} for name, (before, after) in changes.items()},
     }
     if "torch_threads" in changes:
-        threads = threads_of(config, engine.trainer)
+        threads = engine.trainer.threads
     run = RunDirectory.create(
         run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}-fork"
     )
@@ -215,7 +214,7 @@ def _begin_with(
     watch = Watch(config)
     with taking_over(path, iter(changes)):
         trainer = make_trainer(config, _with_policy(trainer_class(config.algo), saved["agent"]))
-    threads = threads_of(config, trainer)
+    threads = trainer.threads
     run = RunDirectory.create(
         run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}-fork"
     )
