@@ -121,7 +121,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
         "fp32", "Floating-point precision of the networks; bf16 needs hardware support."
     )
     compiled_updates: bool = field(
-        True, "Train small dense networks in compiled code where possible; false: with torch."
+        True, "Train dense networks in compiled code where possible; false: with torch."
     )
     log_interval: int | None = field(
         None, "Steps between log lines; none: 1/200 of the run, at least one iteration.", ge=1
