@@ -342,7 +342,7 @@ def choose(outputs, chance, chosen):  # type: ignore[no-untyped-def]
                 chosen[i], best = j, score
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(calls=True, nogil=True, error_model="numpy")
 def imagine_choices(w, actor, prior, inputs, noise, chance, kept, features, actions):  # type: ignore[no-untyped-def]
     """Act in the model: features [H + 1, N, F] of which the first are given, and actions [H, N].
 
