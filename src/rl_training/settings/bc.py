@@ -60,7 +60,8 @@ class BCConfig(AdamSettings):
     @property
     def log_every(self) -> int:
         """A quarter of the lines of runs that play: these take a second in all, and no episode varies between them."""
-        return max(self.log_interval or self.total_timesteps // 50, self.steps_per_iteration)
+        interval: int = self.log_interval or self.total_timesteps // 50
+        return max(interval, self.steps_per_iteration)
 
     @property
     def shared_trunk(self) -> bool:
