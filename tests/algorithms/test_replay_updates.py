@@ -190,7 +190,6 @@ PLANNER_KNOBS: dict[str, Any] = dict(
     temperature=0.5,
     root_exploration_fraction=0.1,
     vf_coef=0.7,
-    ent_coef=0.4,
     priority_exponent=0.3,
     importance_exponent=0.2,
     max_grad_norm=0.9,
@@ -198,7 +197,9 @@ PLANNER_KNOBS: dict[str, Any] = dict(
 )
 PUCT = dict(dirichlet_alpha=0.2, pb_c_init=2.0, pb_c_base=100.0)
 GUMBEL = dict(dirichlet_alpha=0.2, max_considered_actions=3, c_visit=20.0, c_scale=0.4)
-MORE_COEFFICIENTS = dict(policy_coef=1.3, reward_coef=0.6, consistency_coef=1.7, horizon_tau=0.6)
+BONUS = dict(ent_coef=0.4)
+CONSIDERED = dict(max_considered_actions=3)
+EFFICIENT = CONSIDERED | dict(policy_coef=1.3, reward_coef=0.6, consistency_coef=1.7, horizon_tau=0.6)
 
 
 def sharpened(obs: np.ndarray, now: Any) -> Plan:
@@ -237,7 +238,7 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(trainer, "search_anew", sharpened)
     before, slow = copy.deepcopy(trainer.agent.network), copy.deepcopy(trainer.target)
     hand = ByHand(trainer.optimizer, before)
-    values = PLANNER_KNOBS | dict(reanalyse_ratio=float(anew)) | (MORE_COEFFICIENTS if own else {})
+    values = PLANNER_KNOBS | BONUS | dict(reanalyse_ratio=float(anew)) | (EFFICIENT if own else {})
     values |= GUMBEL if algo == "gumbel_muzero" else PUCT
     now = knobs_unlike(trainer.config, **values).after(0)
     found = trainer.update(now)
@@ -330,14 +331,15 @@ def test_what_is_searched_anew() -> None:
         trainer = warmed(algo, 1, **PLANNER, reanalyse_ratio=0.5)
         asked: list[Any] = []
         trainer.agent.plan = lambda obs, asked=asked, **settings: asked.append(settings)  # type: ignore[method-assign]
-        more = MORE_COEFFICIENTS if algo == "efficientzero" else {}
+        more = BONUS | (EFFICIENT if algo == "efficientzero" else {})
         now = knobs_unlike(trainer.config, **PLANNER_KNOBS, **PUCT, **more, reanalyse_ratio=1.0).after(0)
         trainer.search_anew(None, now)
         as_it_acts = dict(
             num_simulations=3, temperature=0.5, root_exploration_fraction=0.1, gamma=0.8, **PUCT
         )
-        quiet = dict(temperature=0.0, root_exploration_fraction=0.0) if algo == "muzero" else {}
-        assert asked == [as_it_acts | quiet | dict(network=trainer.target)]
+        quiet = dict(temperature=0.0, root_exploration_fraction=0.0)
+        own = quiet if algo == "muzero" else CONSIDERED
+        assert asked == [as_it_acts | own | dict(network=trainer.target)]
 
 
 @pytest.mark.parametrize("stage", [0, 1])
