@@ -186,7 +186,7 @@ def test_what_makes_no_sense_is_refused_and_leaves_no_trace(
         "must be at least 0": set_to(learning_rate=-1),
         "must be a number": set_to(learning_rate="fast"),
         "--at 256 is not ahead of the run, which is at step 256 of 1,024": set_to(at=256, learning_rate=1),
-        "--at 1024 is not ahead": set_to(at=1024, learning_rate=1),
+        "--at 1024 is at or beyond the end of the run": set_to(at=1024, learning_rate=1),
         "gamma must be a number, not None": set_to(gamma=None),
         "'dance' is nothing to do": {"do": "dance"},
         "'set' is nothing to do": {"do": "set"},

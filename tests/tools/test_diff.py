@@ -102,7 +102,9 @@ def test_the_command(plain, tmp_path):
     shutil.rmtree(checkpoints.listed(copy / "checkpoints")[-1])
     log = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
     (copy / "metrics.jsonl").write_text("".join(log[:-3]))
-    assert "the logs have 9 6 lines" in cli("diff", str(plain), str(copy)).output
+    assert "the logs have 9 and 6 lines" in cli("diff", str(plain), str(copy)).output
+    (copy / "metrics.jsonl").write_text("")
+    refused(cli("diff", str(plain), str(copy)), "is empty, though the newest checkpoint")
 
 
 def test_a_run_that_ended_and_other_cadences_are_not_told_as_other_code(plain, tmp_path):

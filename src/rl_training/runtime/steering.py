@@ -99,7 +99,8 @@ class Steering:
         if do not in DEEDS or not isinstance(values, dict) or (do == "set") != bool(values):
             raise RunError(f"{do!r} is nothing to do; there are {', '.join(DEEDS)}")
         if at is not None and not is_whole(at, steps + 1, total):
-            raise RunError(f"--at {at} is not ahead of the run, which is at step {steps:,} of {total:,}")
+            where = "at or beyond the end" if is_whole(at, total) else "not ahead"
+            raise RunError(f"--at {at} is {where} of the run, which is at step {steps:,} of {total:,}")
         named = {self.controls.find(name): value for name, value in values.items()}
         begins = at if at is not None else steps + 1 if do == "set" else steps
         return Event(do, iteration, steps, begins, {n: self._checked(n, v) for n, v in named.items()})

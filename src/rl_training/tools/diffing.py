@@ -39,7 +39,7 @@ from rl_training.tools.recording import (
     recording,
 )
 from rl_training.tools.travelling import go_on, restored
-from rl_training.tools.verifying import lines_of, verify
+from rl_training.tools.verifying import lines_of, refuse_lost_log, verify
 
 # Of the machine and the code, what a manifest says besides the config.
 MADE_WITH = ("versions", "cpu", "threads", "results", "parts", "paths", "git")
@@ -90,13 +90,15 @@ def diff(one: str | Path, other: str | Path, *, trust: bool = False) -> Found:
     config = _unlike_configs(*(manifest["config"] for manifest in manifests))
     made_with = _unlike_makings(*manifests)
     logs = [lines_of(run) for run in runs]
+    for run, log in zip(runs, logs, strict=True):
+        refuse_lost_log(run, log)
     equal = next(
         (n for n, pair in enumerate(zip(*logs, strict=False)) if _unlike_lines(*pair)),
         min(map(len, logs)),
     )
     if equal == min(map(len, logs)):
-        short = " ".join(f"{len(log)}" for log in logs)
-        note = f"the logs have {short} lines" if len(logs[0]) != len(logs[1]) else ""
+        lengths = " and ".join(f"{len(log):,}" for log in logs)
+        note = f"the logs have {lengths} lines" if len(logs[0]) != len(logs[1]) else ""
         return Found(config, made_with, equal, None, note=note)
     pair = logs[0][equal], logs[1][equal]
     before = logs[0][equal - 1]["step"] if equal else 0

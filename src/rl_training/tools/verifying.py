@@ -66,7 +66,7 @@ def verify(
     """
     display, run = display or QuietDisplay(), RunDirectory.open(run_dir)
     lines = lines_of(run)
-    _refuse_lost_log(run, lines)
+    refuse_lost_log(run, lines)
     last = max((line["step"] for line in lines), default=0)
     if begin > last or (end is not None and end <= begin):
         raise RunError(
@@ -225,12 +225,13 @@ def _unreadable(path: Path) -> str:
     return ""
 
 
-def _refuse_lost_log(run: RunDirectory, lines: list[dict[str, Any]]) -> None:
+def refuse_lost_log(run: RunDirectory, lines: list[dict[str, Any]]) -> None:
+    """Refuse a run that has checkpoints and no log."""
     if not lines and (kept := checkpoints.listed(run.checkpoints)):
         what = "is empty" if run.metrics_path.exists() else "is missing"
         raise RunError(
             f"{run.metrics_path}: {what}, though the newest checkpoint is of step {checkpoints.step_of(kept[-1]):,}; "
-            "put the log back to verify the run"
+            "put the log back"
         )
 
 
