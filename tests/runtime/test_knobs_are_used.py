@@ -50,6 +50,7 @@ SEARCH = REPLAY | dict(
     pb_c_base=1000.0,
     max_considered_actions=1,
 )
+PUCT = ("pb_c_init", "pb_c_base", "root_exploration_fraction", "dirichlet_alpha")
 PLANNER = SEARCH | dict(target_update_interval=1, reanalyse_ratio=0.5, priority_exponent=0.6, ent_coef=0.1)
 
 # Settings under which each knob of an algorithm has something to do.
@@ -78,6 +79,8 @@ SCENES: dict[str, dict[str, Any]] = {
     "muzero": PLANNER,
     "gumbel_muzero": PLANNER,
     "efficientzero": PLANNER | dict(prefix_size=4, projection_size=4),
+    "efficientzero, Gumbel": {name: value for name, value in PLANNER.items() if name not in PUCT}
+    | dict(algo="efficientzero", prefix_size=4, projection_size=4, gumbel_search=True),
     "scalezero": SEARCH
     | dict(context_steps=1, layers=1, heads=2, experts=2, expert_size=8, stages=2, rank=2, tau=0.5)
     | dict(noise_persistence=0.9),
@@ -146,7 +149,11 @@ known_scene = functools.cache(Scene)
 
 
 def on(each: str, name: str) -> bool:
-    return getattr(scene(each), name) is not None
+    config = scene(each)
+    switch = config.switched_by.get(name)
+    if getattr(config, "gumbel_search", False) and name in PUCT:
+        return False
+    return getattr(config, name) is not None and (switch is None or getattr(config, switch))
 
 
 # A knob that is off under some settings, since another one says so, is on under others of its algorithm.
