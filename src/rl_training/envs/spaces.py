@@ -69,6 +69,12 @@ def action_codec(space: Space) -> ActionCodec | JointCodec:
     return JointCodec(space) if isinstance(space, JOINT) else ActionCodec(space)
 
 
+def refuse_unbounded(space: Space, env_id: str, algo: str) -> None:
+    """Refuse continuous actions without bounds, for algorithms that squash theirs between them."""
+    if isinstance(space, spaces.Box) and not ActionCodec(space).bounded.all():
+        raise ConfigError(f"the action of {env_id} has no bounds; {algo} acts between bounds", ("env_id",))
+
+
 class ActionCodec:
     """Turns a batch of model-space actions into what the environments are stepped with."""
 

@@ -28,8 +28,7 @@ from rl_training.data.batch import PositionBatch, on_device
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.data.symmetries import Symmetries
 from rl_training.envs.board_games import refuse_other_turns, symmetries_of
-from rl_training.envs.spaces import ActionCodec
-from rl_training.errors import ConfigError
+from rl_training.envs.spaces import refuse_unbounded
 from rl_training.networks.muzero import by_the_batch
 from rl_training.policies.search import QUIET, Plan, SearchPolicy, planner_settings, search_settings
 from rl_training.runtime.controls import Knobs, Now
@@ -77,11 +76,7 @@ class MuZeroTrainer(OffPolicyTrainer[MuZeroT]):
         cls, config: MuZeroT, observation_space: spaces.Space, action_space: spaces.Space
     ) -> SearchPolicy:
         assert isinstance(action_space, spaces.Discrete | spaces.Box)
-        if isinstance(action_space, spaces.Box) and not ActionCodec(action_space).bounded.all():
-            raise ConfigError(
-                f"the action of {config.env_id} has no bounds; {config.algo_name} acts between bounds",
-                ("env_id",),
-            )
+        refuse_unbounded(action_space, config.env_id, config.algo_name)
         return cls.policy_of(config)(observation_space, action_space, **cls.agent_settings(config))
 
     @classmethod

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.sac import actor_loss, critic_loss, polyak, soft_target, temperature_loss
 from rl_training.data.batch import TransitionBatch
 from rl_training.data.replay import Replay
-from rl_training.envs.spaces import ActionCodec
-from rl_training.errors import ConfigError
+from rl_training.envs.spaces import refuse_unbounded
 from rl_training.networks.encoders import Own
 from rl_training.networks.soft_actor_critic import make_critics
 from rl_training.policies.squashed import SquashedPolicy
@@ -67,10 +66,7 @@ class SACTrainer(OffPolicyTrainer[SACConfig]):
         cls, config: SACConfig, observation_space: spaces.Space, action_space: spaces.Space
     ) -> SquashedPolicy:
         assert isinstance(action_space, spaces.Box)
-        if not ActionCodec(action_space).bounded.all():
-            raise ConfigError(
-                f"the action of {config.env_id} has no bounds; SAC acts between bounds", ("env_id",)
-            )
+        refuse_unbounded(action_space, config.env_id, "SAC")
         return SquashedPolicy(
             observation_space,
             action_space,
