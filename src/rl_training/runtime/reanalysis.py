@@ -1,0 +1,73 @@
+"""Reanalysis (Schrittwieser et al. 2021): targets of planners, from the replay or from searches made anew."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.muzero import Targets
+from rl_training.data.batch import PositionBatch
+from rl_training.data.episodes import EpisodeReplay
+from rl_training.networks.muzero import MuZeroNetwork
+from rl_training.policies.search import QUIET, Plan, SearchPolicy, search_settings
+from rl_training.runtime.controls import Now
+from rl_training.runtime.off_policy import OffPolicyTrainer
+from rl_training.settings.efficientzero import EfficientZeroConfig
+from rl_training.settings.gumbel_muzero import GumbelMuZeroConfig
+from rl_training.settings.muzero import MuZeroConfig
+from rl_training.trees import Arrays
+
+MuZeroT = TypeVar("MuZeroT", bound=MuZeroConfig | GumbelMuZeroConfig | EfficientZeroConfig)
+
+
+class ReanalysingTrainer(OffPolicyTrainer[MuZeroT]):
+    """A planner whose stored positions are searched again, as `reanalyse_ratio` says, with its target network."""
+
+    agent: SearchPolicy
+    replay: EpisodeReplay
+    target: MuZeroNetwork
+
+    def targets(self, batch: PositionBatch, now: Now) -> Targets:
+        """What is learned: what was stored, or where positions are searched anew what is found there now."""
+        policy, samples = batch["policy"], batch.get("samples")
+        value = torch.zeros(batch["returns"].shape)
+        found: Tensor | None = None
+        acted, bootstraps = (batch["acted"] > 0).cpu(), (batch["discount"] != 0).cpu()
+        policies_anew, values_anew, outright = self.searched_anew(batch, now)
+        predicted = bootstraps & ~values_anew
+        if predicted.any():
+            inputs = self.agent.inputs(self.replay.seen_at(batch["bootstrap"][predicted.numpy()]))
+            with torch.inference_mode():
+                value[predicted] = self.target.initial(inputs)[1].cpu()
+        learned, valued = acted & policies_anew, bootstraps & values_anew
+        if learned.any() or valued.any():
+            # Both kinds of positions in one search: those whose policy is learned, and those bootstrapped from.
+            # What one row bootstraps from another one learns, or the same row a few steps on: each is searched once.
+            wanted = np.concatenate([batch["places"][learned.numpy()], batch["bootstrap"][valued.numpy()]])
+            places, index = np.unique(wanted, return_inverse=True)
+            of_policies, of_values = np.split(index, [int(learned.sum())])
+            plan = self.search_anew(self.replay.seen_at(places), now)
+            policy = policy.clone()
+            policy[learned] = torch.from_numpy(plan.policy[of_policies]).to(self.agent.device)
+            if plan.samples is not None:
+                samples = batch["samples"].clone()
+                samples[learned] = torch.from_numpy(plan.samples[of_policies]).to(self.agent.device)
+            value[valued] = torch.from_numpy(plan.value[of_values])
+            found = torch.from_numpy(plan.value[of_policies])[outright.expand_as(learned)[learned]]
+        value = batch["returns"] + batch["discount"] * value.to(self.agent.device)
+        if found is not None:
+            value[learned & outright] = found.to(self.agent.device)
+        return Targets(policy, value, batch["reward"], samples)
+
+    def search_anew(self, obs: Arrays, now: Now) -> Plan:
+        return self.agent.plan(obs, **search_settings(now) | QUIET, network=self.target)
+
+    def searched_anew(self, batch: PositionBatch, now: Now) -> tuple[Tensor, Tensor, Tensor]:
+        """Of which rows [B] of a batch the policies are searched anew, of which the values bootstrapped from, and which
+        have the value that the policy's search finds as their target, in place of rewards and a bootstrap.
+        """
+        anew = torch.rand(self.config.batch_size) < now.reanalyse_ratio
+        return anew, anew, torch.zeros_like(anew)
