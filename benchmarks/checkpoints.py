@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.comparison import Options
+from benchmarks.comparison import Options, shipped_runs
 from benchmarks.report import Report, Spread, Verdict, digits, table
-from benchmarks.runs import Run, run
+from benchmarks.runs import Run
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,8 @@ class Checkpoints:
     rounds: int = 3
 
     def run(self, options: Options) -> Report:
-        rounds = options.rounds or (1 if options.quick else self.rounds)
-        runs: dict[str, list[Run]] = {name: [] for name in self.configs}
-        for number in range(1, rounds + 1):
-            for name in self.configs:
-                config: dict[str, Any] = {"extends": name, "seed": number}
-                if options.steps or options.quick:
-                    config["total_timesteps"] = options.steps or 20_000
-                settings = {"config": config, "warm_up": 4096, "episodes": 0, "profile": True}
-                runs[name].append(run("benchmarks.ours", settings))
-            print(f"{self.name}: round {number} of {rounds}", flush=True)
-        return judge(self, runs)
+        settings = {"warm_up": 4096, "episodes": 0, "profile": True}
+        return judge(self, shipped_runs(self, options, "benchmarks.ours", **settings))
 
 
 def share(done: Run, clock: str) -> float:

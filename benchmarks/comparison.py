@@ -98,6 +98,20 @@ class Comparison:
         return run(self.peer.script, {**self.peer.settings, **fixed}, python)
 
 
+def shipped_runs(row: Any, options: Options, module: str, **settings: object) -> dict[str, list[Run]]:
+    """The configs of a row as they are shipped, with another seed in each round, run by a module of ours."""
+    rounds = options.rounds or (1 if options.quick else row.rounds)
+    runs: dict[str, list[Run]] = {name: [] for name in row.configs}
+    for number in range(1, rounds + 1):
+        for name, done in runs.items():
+            config: dict[str, Any] = {"extends": name, "seed": number}
+            if options.steps or options.quick:
+                config["total_timesteps"] = options.steps or 20_000
+            done.append(run(module, {"config": config, **settings}))
+        print(f"{row.name}: round {number} of {rounds}", flush=True)
+    return runs
+
+
 def rates(runs: Sequence[Run], per: str) -> list[float]:
     return [each["steps"] / each[per] for each in runs]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from benchmarks.comparison import Options
+from benchmarks.comparison import Options, shipped_runs
 from benchmarks.report import Report, Spread, Verdict, digits, table
-from benchmarks.runs import Run, run
+from benchmarks.runs import Run
 
 
 @dataclass(frozen=True)
@@ -20,16 +19,7 @@ class Digests:
     rounds: int = 5
 
     def run(self, options: Options) -> Report:
-        rounds = options.rounds or (1 if options.quick else self.rounds)
-        runs: dict[str, list[Run]] = {name: [] for name in self.configs}
-        for number in range(1, rounds + 1):
-            for name in self.configs:
-                config: dict[str, Any] = {"extends": name, "seed": number}
-                if options.steps or options.quick:
-                    config["total_timesteps"] = options.steps or 20_000
-                runs[name].append(run("benchmarks.our_digests", {"config": config}))
-            print(f"{self.name}: round {number} of {rounds}", flush=True)
-        return judge(self, runs)
+        return judge(self, shipped_runs(self, options, "benchmarks.our_digests"))
 
 
 def judge(row: Digests, runs: dict[str, list[Run]]) -> Report:
