@@ -38,7 +38,7 @@ from numba.extending import intrinsic
 PACKAGE = Path(__file__).parent
 SETTINGS: Any = numba.config
 PLAIN = {"OPT": 1, "LOOP_VECTORIZE": 0, "SLP_VECTORIZE": 0}  # numba's settings, read at every compilation
-# What is called by its address alone needs no code by which Python calls it: a fifth of its compilation.
+# What only compiled code calls needs no code by which Python calls it: a fifth of its compilation.
 UNCALLED = {"no_cpython_wrapper": True}
 FUNCTION_PARTS = ("code", "globals", "name", "defaults", "closure")
 VARIABLE = "NUMBA_CACHE_DIR"
@@ -70,16 +70,35 @@ def njit(calls: bool = False, borrows: bool = False, **options: Any) -> Callable
     def compiled(function: Callable[..., Any]) -> Any:
         made = _settled(_kept_on_disk(function, options), settings)
         apart = options | UNCALLED
-        made.by_address = once(lambda: _settled(_kept_on_disk(_named_apart(function), apart), settings))
-        return made
+        made.unwrapped = once(lambda: _settled(_kept_on_disk(_named_apart(function), apart), settings))
+        return _called_apart(made)
 
     return compiled
+
+
+def _called_apart(function: Any) -> Any:
+    """The function, for which compiled ones that call it have one of their own, unless Python has called it first."""
+    if not hasattr(function, "compile"):  # NUMBA_DISABLE_JIT
+        return function
+    usual, usual_overload = function.get_call_template, function.get_overload
+
+    def template(kinds: Any, named: Any) -> Any:
+        apart = function.unwrapped()
+        known = tuple(kinds) in function.overloads or apart.is_compiling  # the latter where it calls itself
+        return (usual if known else apart.get_call_template)(kinds, named)
+
+    def overload(kinds: Any) -> Any:
+        apart = function.unwrapped()
+        return (apart.get_overload if tuple(kinds) in apart.overloads else usual_overload)(kinds)
+
+    function.get_call_template, function.get_overload = template, overload
+    return function
 
 
 def _named_apart(function: Any) -> Any:
     """The same function under a name of its own, and so with a file of its own in the cache."""
     other = FunctionType(*(getattr(function, f"__{part}__") for part in FUNCTION_PARTS))
-    other.__qualname__, other.__module__ = f"{function.__qualname__}_by_address", function.__module__
+    other.__qualname__, other.__module__ = f"{function.__qualname__}_unwrapped", function.__module__
     return other
 
 
@@ -159,7 +178,7 @@ def address(function: Any, signature: Signature) -> int:
     key = (id(function), id(signature))
     if key not in _addresses:
         bare = (
-            function.by_address() if hasattr(function, "by_address") else function
+            function.unwrapped() if hasattr(function, "unwrapped") else function
         )  # a user's may be numba's own
         compiled = bare.get_compile_result(signature)
         where = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)

@@ -25,6 +25,7 @@ from rl_training.kernels.branches import add_to_inputs
 from rl_training.kernels.layers import ACTIVATIONS, HEIGHT, NONE, NOWHERE, OBSERVATION, Layer, Layers
 from rl_training.kernels.products import product
 from rl_training.kernels.reading import twin_layers
+from rl_training.kernels.records import Kept
 from rl_training.networks.actor_critic import action_family
 from rl_training.networks.encoders import ACTIVATIONS as NAMES
 from rl_training.networks.encoders import Own
@@ -200,7 +201,8 @@ def test_slopes_of_some_rows_of_a_critic_are_those_of_all_with_zeros(
         layers.backward(slopes.reshape(rows, 1), learns=False)
         expected, found = layers.to_inputs[:rows].copy(), np.ones((rows, 7), np.float32)
         layers.forward(inputs, np.arange(rows))
-        add_to_inputs(layers.network, slopes, found, np.empty(HEIGHT, np.int64))
+        (place,) = Kept()(layers.network)
+        add_to_inputs(place, slopes, found, np.empty(HEIGHT, np.int64))
         np.testing.assert_allclose(found - 1, expected, rtol=1e-4, atol=1e-6)
         assert not layers.gradient.any()
 

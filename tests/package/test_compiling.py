@@ -316,6 +316,32 @@ def compiles(function):
     return bool(told)
 
 
+@njit()
+def doubled(number):
+    return number + number
+
+
+@njit()
+def factorial(number):
+    return number * factorial(number - 1) if number > 1 else 1
+
+
+@njit()
+def twice_doubled(number):
+    return doubled(doubled(number)) + factorial(number)
+
+
+def test_what_compiled_code_calls_can_be_called_by_python_too():
+    assert twice_doubled(3) == 18
+    assert not doubled.overloads  # it was compiled without what Python calls
+    assert doubled(3) == 6
+    assert factorial(4) == 24
+    before = len(doubled.unwrapped().overloads)
+    assert doubled(1.5) == 3.0
+    assert twice_doubled(1.0) == 5.0  # Python's own of the first call is used
+    assert len(doubled.unwrapped().overloads) == before
+
+
 def test_what_was_kept_of_other_sources_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(compiling.SETTINGS, "CACHE_DIR", str(tmp_path))
     assert compiles(njit()(plus_one))

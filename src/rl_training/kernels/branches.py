@@ -16,16 +16,18 @@ from rl_training.kernels.layers import (
     STRIDE,
     VALUES,
     call_backward,
+    network_at,
 )
 
 
 @njit(borrows=True, nogil=True)
-def add_to_inputs(network, slopes, found, room):  # type: ignore[no-untyped-def]
-    """Add to `found` [n, inputs] the slopes of a loss with these slopes [n] in what `put_out` gave last.
+def add_to_inputs(place, slopes, found, room):  # type: ignore[no-untyped-def]
+    """Add to `found` [n, inputs] the slopes of a loss with these slopes [n] in what the network put out last.
 
     Rows without a slope are left out: what the layers put out in the others is moved to the first rows, in order, and
     the backward pass goes through those alone. `room` [n] is for their numbers.
     """
+    network = network_at(place)
     table, memory = network.table, network.memory
     count = 0
     for r in range(len(slopes)):

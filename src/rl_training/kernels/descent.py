@@ -13,6 +13,7 @@ from numba import types
 
 from rl_training.compiling import call_at, njit
 from rl_training.kernels.functions import FAST
+from rl_training.kernels.records import read_as
 
 VECTOR, SETTINGS = types.float32[::1], types.float64[::1]
 SIGNATURE = types.float64(*[VECTOR] * 5, SETTINGS, types.float64, types.float64)
@@ -32,6 +33,7 @@ class Descent(NamedTuple):
     settings: np.ndarray
 
 
+descent_at = read_as(types.NamedTuple((types.int64, *[VECTOR] * 5, SETTINGS), Descent))
 NO_DESCENT = Descent._make((0, *[np.zeros(0, np.float32)] * 5, np.zeros(0)))  # of what does not learn
 
 

@@ -23,6 +23,7 @@ from rl_training.compiling import address, call_at, njit
 from rl_training.kernels.derivatives import down_elu, down_kept, down_plain, down_relu, down_tanh
 from rl_training.kernels.functions import FAST, RMS_EPSILON, tanh
 from rl_training.kernels.products import LANES, PANEL, PRODUCT, call_product, product, turn
+from rl_training.kernels.records import read_as
 
 HEIGHT = 128  # rows of a block
 COLUMNS = 22
@@ -102,6 +103,10 @@ class Network(NamedTuple):
     gradient: np.ndarray
     outputs: np.ndarray  # [HEIGHT, outputs], and slopes in them
     slopes: np.ndarray
+
+
+NETWORK = types.NamedTuple((INDICES, TABLE, *[NUMBERS] * 4, ROWS, ROWS), Network)
+network_at = read_as(NETWORK)
 
 
 class Layers:

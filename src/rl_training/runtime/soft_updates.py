@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba import types
 from torch import nn
 
 from rl_training.algorithms.sac import (
@@ -20,13 +21,14 @@ from rl_training.algorithms.sac import (
     squash_slopes,
     temperature_slope,
 )
-from rl_training.compiling import njit
+from rl_training.compiling import address, call_at, njit
 from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.branches import add_to_inputs
-from rl_training.kernels.descent import NO_DESCENT, Descent, descend
-from rl_training.kernels.layers import HEIGHT, Layers, Network, begin, hand_over, put_out, read, take_back
+from rl_training.kernels.descent import NO_DESCENT, descend, descent_at
+from rl_training.kernels.layers import HEIGHT, Layers, begin, hand_over, network_at, put_out, read, take_back
 from rl_training.kernels.reading import features, gaussian_layers, twin_layers
+from rl_training.kernels.records import Kept, read_as
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
 from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import Now
@@ -61,9 +63,10 @@ class SoftUpdates:
         self.trainer, self.size, self.said = trainer, actor.outputs // 2, np.zeros(NORMS + len(LEARNERS))
         self.optimizers = [getattr(trainer, f"{name}_optimizer") for name in LEARNERS]
         self.room: tuple[np.ndarray, ...] | None = None
-        # As plain tuples: of each named one, numba asks Python for its class.
-        pairs = (tuple(tuple(twin.network) for twin in twins) for twins in (targets, critics))
-        self.networks = (tuple(actor.network), *pairs, trainer.target_weights.numpy())
+        self.networks = [each.network for each in (actor, *targets, *critics)]
+        self.known, self.descents = Kept(), Kept()
+        self.functions = np.array([address(improve_critics, OF_CRITICS), address(improve_actor, OF_ACTOR)])
+        self.averages = trainer.target_weights.numpy()
 
     @classmethod
     def of(cls, trainer: Any) -> SoftUpdates | None:
@@ -85,11 +88,12 @@ class SoftUpdates:
             part.normal_()
         rates = (rate(now, "critic"), rate(now, "actor"), rate(now, "ent_coef"))
         knobs = (ent_coef, self.trainer.least_entropy(now), now.tau)
-        given = (rows, noise.numpy(), LOG_STD_BOUNDS, knobs)
-        descents = tuple(tuple(each.descent() if each else NO_DESCENT) for each in self.optimizers)
+        places = self.known(*self.networks, self._room(*seen[0].shape))
+        descents = self.descents(*(each.descent() if each else NO_DESCENT for each in self.optimizers))
         said = self.said
         said[:] = 0
-        improve(self.networks, *given, descents, rates, self._room(*seen[0].shape), said)
+        given = (rows, noise.numpy(), LOG_STD_BOUNDS, knobs)
+        improve(self.functions, places, *given, descents, rates, self.averages, said)
         self._check(said)
         numbers = {"critic_loss": said[CRITIC_LOSS], "q_value": said[Q_VALUE]}
         if with_actor:
@@ -118,28 +122,47 @@ class SoftUpdates:
                 raise NonFiniteError(optimizer.first_not_finite())
 
 
+# What `Kept` writes down, in this order; where an update's functions lie.
+ACTOR, TARGETS, CRITICS, ROOM = 0, 1, 3, 5
+OF_BOTH_CRITICS, OF_THE_ACTOR = range(2)
+ROWS, VECTOR, SINGLES, PLACES = (
+    types.float32[:, ::1],
+    types.float64[::1],
+    types.float32[::1],
+    types.int64[::1],
+)
+room_at = read_as(types.Tuple((PLACES, ROWS, SINGLES, ROWS, VECTOR, ROWS, ROWS, PLACES)))
+BOUNDS = types.UniTuple(types.float64, 2)
+GIVEN = (ROWS, BOUNDS, types.float64, SINGLES, VECTOR)
+OF_CRITICS = types.void(PLACES, types.Tuple((ROWS, ROWS, ROWS, SINGLES, SINGLES)), *GIVEN)
+OF_ACTOR = types.void(PLACES, ROWS, *GIVEN)
+call_critics, call_actor = call_at(OF_CRITICS), call_at(OF_ACTOR)
+
+
 @njit(calls=True, borrows=True, nogil=True, error_model="numpy")
-def improve(networks, batch, noise, bounds, knobs, descents, rates, room, said):  # type: ignore[no-untyped-def]
+def improve(functions, places, batch, noise, bounds, knobs, descents, rates, averages, said):  # type: ignore[no-untyped-def]
     """A step of the critics, of what averages them, and with a second row of noise of the actor and of log α.
 
-    networks: the fields of some `Network`, and the targets' weights; descents: of some `Descent`, and `rates` theirs
+    places: of networks and of `room`; descents: of some `Descent`, and `rates` theirs; averages: the targets' weights
     noise [1 or 2, N, D]; `said` is written. What is not finite ends the update. What is in `room`: `SoftUpdates._room`.
     """
-    actor, averages = Network(*networks[0]), networks[3]
-    targets, critics = twins_of(networks[1]), twins_of(networks[2])
-    to_critics, to_actor, to_temperature = Descent(*descents[0]), Descent(*descents[1]), Descent(*descents[2])
+    to_critics, to_actor, to_temperature = (
+        descent_at(descents[0]),
+        descent_at(descents[1]),
+        descent_at(descents[2]),
+    )
     (ent_coef, least_entropy, tau), norms = knobs, said[NORMS:]
-    begin(actor)
-    gradient, sums = to_critics.gradient, said[:2]
-    improve_critics(actor, targets, critics, batch, noise[0], bounds, ent_coef, room, gradient, sums)
+    begin(network_at(places[ACTOR]))
+    given = (noise[0], bounds, ent_coef, to_critics.gradient, said[:2])
+    call_critics(functions[OF_BOTH_CRITICS], (places, batch, *given))
     norms[0] = step(to_critics, rates[0], said[CRITIC_LOSS])
     if not math.isfinite(norms[0]):
         return
     move_average(averages, to_critics.parameters, tau)
     if len(noise) == 1:
         return
-    gradient, sums = to_actor.gradient, said[2:4]
-    improve_actor(actor, critics, batch[0], noise[1], bounds, ent_coef, room, gradient, sums)
+    given = (noise[1], bounds, ent_coef, to_actor.gradient, said[2:4])
+    call_actor(functions[OF_THE_ACTOR], (places, batch[0], *given))
     norms[1] = step(to_actor, rates[1], said[ACTOR_LOSS])
     if math.isfinite(norms[1]) and len(to_temperature.gradient):
         to_temperature.gradient[0] = temperature_slope(np.float32(said[LOG_PROB]), least_entropy)
@@ -152,11 +175,6 @@ def step(descent, rate, loss):  # type: ignore[no-untyped-def]
     return descend(descent, rate, math.inf) if math.isfinite(loss) else math.inf
 
 
-@njit(nogil=True, inline="always")
-def twins_of(networks):  # type: ignore[no-untyped-def]
-    return Network(*networks[0]), Network(*networks[1])
-
-
 # Number by number: assigning parts of arrays takes numba seconds to compile, for the sake of an error message.
 @njit(borrows=True, nogil=True, inline="always")
 def put(rows, to, column):  # type: ignore[no-untyped-def]
@@ -167,31 +185,33 @@ def put(rows, to, column):  # type: ignore[no-untyped-def]
 
 
 @njit(calls=True, borrows=True, nogil=True, error_model="numpy")
-def improve_critics(actor, targets, critics, batch, noise, bounds, ent_coef, room, gradient, sums):  # type: ignore[no-untyped-def]
+def improve_critics(places, batch, noise, bounds, ent_coef, gradient, sums):  # type: ignore[no-untyped-def]
     """The gradient of both critics towards `soft_targets`; sums: the loss, mean Q.
 
     One network after the other, so that its weights stay in the cache.
     """
     obs, next_obs, action, reward, discount = batch
-    order, pairs, log_prob, q, target = room[:5]
+    order, pairs, log_prob, q, target = room_at(places[ROOM])[:5]
     count, features = obs.shape
     share = 1 / count
+    actor = network_at(places[ACTOR])
     for first in range(0, count, HEIGHT):
         rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
         outputs = put_out(actor, next_obs, rows)
         squash_rows(outputs, noise[part], bounds, pairs[part, features:], log_prob[part])
     put(next_obs, pairs, 0)
     for twin in range(2):
-        read(targets[twin])
+        target_critic = network_at(places[TARGETS + twin])
+        read(target_critic)
         for first in range(0, count, HEIGHT):
-            outputs = put_out(targets[twin], pairs, order[first : first + HEIGHT])
+            outputs = put_out(target_critic, pairs, order[first : first + HEIGHT])
             for i in range(len(outputs)):
                 q[twin, first + i] = outputs[i, 0]
     soft_targets(reward, discount, q, log_prob, ent_coef, target)
     put(obs, pairs, 0)
     put(action, pairs, features)
     for twin in range(2):
-        critic = critics[twin]
+        critic = network_at(places[CRITICS + twin])
         begin(critic)
         for first in range(0, count, HEIGHT):
             rows = order[first : first + HEIGHT]
@@ -205,21 +225,22 @@ def improve_critics(actor, targets, critics, batch, noise, bounds, ent_coef, roo
 
 
 @njit(calls=True, borrows=True, nogil=True, error_model="numpy")
-def improve_actor(actor, critics, obs, noise, bounds, ent_coef, room, gradient, sums):  # type: ignore[no-untyped-def]
+def improve_actor(places, obs, noise, bounds, ent_coef, gradient, sums):  # type: ignore[no-untyped-def]
     """The gradient of the actor towards what the critics think best; sums: the loss, mean log π."""
-    order, pairs, log_prob, q, _, to_q, to_pair, places = room
+    order, pairs, log_prob, q, _, to_q, to_pair, some = room_at(places[ROOM])
     count, features = obs.shape
     share = 1 / count
+    actor = network_at(places[ACTOR])
     put(obs, pairs, 0)
     for twin in range(2):
-        begin(critics[twin])
+        begin(network_at(places[CRITICS + twin]))
     for first in range(0, count, HEIGHT):
         rows, part = order[first : first + HEIGHT], slice(first, first + HEIGHT)
         height, drawn = len(rows), pairs[part, features:]
         outputs, slopes = put_out(actor, obs, rows), actor.slopes[: len(rows)]
         squash_rows(outputs, noise[part], bounds, drawn, log_prob)
         for twin in range(2):
-            judged = put_out(critics[twin], pairs, rows)
+            judged = put_out(network_at(places[CRITICS + twin]), pairs, rows)
             for i in range(height):
                 q[twin, i] = judged[i, 0]
         least_slopes(q, log_prob[:height], ent_coef, share, to_q, sums)
@@ -227,7 +248,7 @@ def improve_actor(actor, critics, obs, noise, bounds, ent_coef, room, gradient, 
             for j in range(to_pair.shape[1]):
                 to_pair[i, j] = np.float32(0)
         for twin in range(2):
-            add_to_inputs(critics[twin], to_q[twin, :height], to_pair, places)
+            add_to_inputs(places[CRITICS + twin], to_q[twin, :height], to_pair, some)
         to_action = to_pair[:height, features:]
         squash_slopes(outputs, noise[part], bounds, drawn, to_action, ent_coef * share, slopes)
         take_back(actor, slopes, first == 0)
