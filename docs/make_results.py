@@ -1,7 +1,7 @@
 """Regenerate what the documentation says of results: `make results`, or `python docs/make_results.py`.
 
-Reads `results/` (rows, results, peers, earlier figures) and rewrites the generated blocks of README and of all pages,
-the pictures `docs/images/results_*.png` (with the extra `plot`) and the cards of the zoo.
+Reads `results/` (rows, results, peers, learning gates, earlier figures) and rewrites the generated blocks of README and
+of all pages, the pictures `docs/images/results_*.png` (with the extra `plot`) and the cards of the zoo.
 """
 
 from __future__ import annotations
@@ -54,6 +54,39 @@ def earlier_table(found: dict[str, Any]) -> str:
     return "".join([header, f"|{'|'.join(found['rule'])}|\n", *rows])
 
 
+def gates() -> dict[str, Any]:
+    """The learning gates that were run, by their names: `tests/learning/gates.py --keep`."""
+    kept: dict[str, Any] = json.loads((RESULTS / "gates.json").read_text("utf-8"))
+    return kept
+
+
+def gate_table(found: dict[str, Any]) -> str:
+    """One line for each gate, with all its seeds."""
+    lines = [
+        "| gate | steps | seeds | untrained | trained | required of each | missed by |",
+        "|---|---:|---|---|---|---|---|",
+    ]
+    for name, gate in found.items():
+        seeds = gate["seeds"]
+        before, after = (
+            ", ".join(f"{seed[part]:.1f}".replace("-", "−") for seed in seeds)
+            for part in ("untrained", "trained")
+        )
+        missed = [seed["seed"] for seed in seeds if (seed["trained"] >= gate["score"]) == gate["control"]]
+        score = f"{gate['score']:g}".replace("-", "−")
+        required = f"below {score}" if gate["control"] else f"at least {score}"
+        allowed = f" ({gate['may_fail']} may)" if gate["may_fail"] else ""
+        cells = (
+            f"`{name}`",
+            f"{seeds[0]['steps']:,}".replace(",", " "),
+            ", ".join(str(seed["seed"]) for seed in seeds),
+            *(before, after, required),
+            (", ".join(map(str, missed)) or "none") + allowed,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def family_block(family: str, members: list[Measured]) -> str:
     """The table of a family, and the picture of its learning curves once there are some."""
     text = results.family_table(members)
@@ -68,6 +101,11 @@ def blocks() -> dict[str, Callable[[], str]]:
     made: dict[str, Callable[[], str]] = {"extract": lambda: results.extract_table(list(rows.values()))}
     for family, members in by_family(rows).items():
         made[f"family {family}"] = partial(family_block, family, members)
+    kept = gates()
+    made["gates"] = partial(gate_table, kept)
+    for algo in sorted({gate["config"].partition("/")[0] for gate in kept.values()}):
+        own = {name: gate for name, gate in kept.items() if gate["config"].startswith(f"{algo}/")}
+        made[f"gates {algo}"] = partial(gate_table, own)
     for name, found in earlier().items():
         made[f"earlier {name}"] = partial(earlier_table, found)
     return made

@@ -1,6 +1,7 @@
 """Learning gates: the shipped configs, trained as they are shipped, must reach a known score.
 
     python tests/learning/gates.py ppo/cartpole ppo/pendulum     prints the tables of these gates
+    python tests/learning/gates.py --keep ppo/cartpole           also writes results/gates.json, for the documentation
 
 All seeds are run and all are shown, each with the score of its untrained policy beside the trained one: a greedy
 policy with random weights can be good by luck.
@@ -8,14 +9,18 @@ policy with random weights can be good by luck.
 
 from __future__ import annotations
 
+import datetime
+import json
 import multiprocessing
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 SEEDS = (1, 2, 3, 4, 5)
+KEPT = Path(__file__).resolve().parents[2] / "results" / "gates.json"
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,6 @@ GATES = {
 
 def train_and_evaluate(gate: Gate, seed: int) -> Outcome:
     """Train one seed to the end of its config, and play 50 episodes before and after."""
-    import json
-
     from rl_training import evaluate_checkpoint, load_config, train
     from rl_training.registry import trainer_class
     from rl_training.runtime.evaluation import evaluate
@@ -157,14 +160,35 @@ def table(gate: Gate, outcomes: list[Outcome]) -> str:
     return "\n".join([*lines, "", summary, ""])
 
 
+def keep(gate: Gate, outcomes: list[Outcome]) -> None:
+    """Put what was measured into the raw data of the documentation, in the order of the gates."""
+    kept = json.loads(KEPT.read_text("utf-8")) if KEPT.is_file() else {}
+    kept[gate.name] = {
+        "config": gate.config,
+        "overrides": list(gate.overrides),
+        "score": gate.score,
+        "control": gate.control,
+        "may_fail": gate.may_fail,
+        "episodes": gate.episodes,
+        "date": datetime.date.today().isoformat(),
+        "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium", "numba")},
+        "seeds": [asdict(outcome) for outcome in outcomes],
+    }
+    ordered = {name: kept[name] for name in GATES if name in kept}
+    KEPT.write_text(json.dumps(ordered, indent=1) + "\n", "utf-8")
+
+
 def main(names: list[str]) -> int:
-    failed = 0
+    failed, keeping = 0, "--keep" in names
+    names = [name for name in names if name != "--keep"]
     for name in names or list(GATES):
         gate = GATES[name.split("@")[0]]
         if "@" in name:  # a config of one's own against this gate's score: ppo/pendulum@my.yaml
             gate = replace(gate, config=name.split("@")[1])
         outcomes = run_gate(gate)
         print(table(gate, outcomes), flush=True)
+        if keeping and "@" not in name:
+            keep(gate, outcomes)
         failed += not passed(gate, outcomes)
     return failed
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from learning.gates import GATES, Gate, Outcome, passed, table
+from learning import gates
+from learning.gates import GATES, KEPT, Gate, Outcome, keep, passed, table
+
+from rl_training import load_config
 
 
 def outcomes(*trained: float) -> list[Outcome]:
@@ -33,3 +38,28 @@ def test_few_seeds_may_fail_and_the_gate_says_why(name: str) -> None:
     gate = GATES[name]
     assert gate.may_fail < len(gate.seeds) / 2 and bool(gate.why) == bool(gate.may_fail)
     assert not (gate.control and gate.may_fail)
+
+
+def test_kept_outcomes_are_those_of_all_seeds_of_todays_gates() -> None:
+    for name, kept in json.loads(KEPT.read_text("utf-8")).items():
+        gate = GATES[name]
+        asked = (gate.config, list(gate.overrides), gate.score, gate.control, gate.may_fail, gate.episodes)
+        assert asked == tuple(
+            kept[part] for part in ("config", "overrides", "score", "control", "may_fail", "episodes")
+        )
+        outcomes = [Outcome(**seed) for seed in kept["seeds"]]
+        assert tuple(outcome.seed for outcome in outcomes) == gate.seeds
+        steps = load_config(gate.config, gate.overrides).total_timesteps
+        assert all(0 <= outcome.steps - steps < 0.1 * steps for outcome in outcomes), name
+
+
+def test_outcomes_are_kept_in_the_order_of_the_gates(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(gates, "KEPT", tmp_path / "gates.json")
+    last, first = GATES["dqn/cartpole"], GATES["ppo/cartpole"]
+    keep(last, outcomes(1, 2, 3, 4, 5))
+    keep(first, outcomes(500, 500, 500, 500, 500))
+    keep(last, outcomes(6, 7, 8, 9, 10))
+    kept = json.loads((tmp_path / "gates.json").read_text("utf-8"))
+    assert list(kept) == ["ppo/cartpole", "dqn/cartpole"]
+    assert [seed["trained"] for seed in kept["dqn/cartpole"]["seeds"]] == [6, 7, 8, 9, 10]
+    assert not passed(last, [Outcome(**seed) for seed in kept["dqn/cartpole"]["seeds"]])

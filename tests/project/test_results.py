@@ -107,6 +107,7 @@ def test_presets_say_what_was_measured(capsys: pytest.CaptureFixture[str]) -> No
     measured = {each.row.config: each.row for each in DONE.values()}
     tables = MAKER.earlier().values()
     earlier = {name for each in tables for row in each["rows"] for name in re.findall(r"^`([\w/]+)`", row[0])}
+    earlier |= {gate["config"] for gate in MAKER.gates().values()}
     list_configs()
     listed = capsys.readouterr().out
     for name in CONFIGS:
