@@ -585,6 +585,7 @@ ALL: list[Row] = [
             ),
             *("impala/cartpole", "appo/cartpole", "bc/cartpole", "recurrent_ppo/cartpole_no_velocity"),
             *("dqn/cartpole", "sac/pendulum", "muzero/cartpole", "gumbel_muzero/cartpole"),
+            *("gumbel_muzero/pendulum", "gumbel_muzero/connect_four", "efficientzero/pendulum"),
             *("efficientzero/cartpole", "scalezero/cartpole", "dreamer/cartpole"),
         ),
         most=10,
