@@ -19,9 +19,11 @@ from rl_training.algorithms.dreamer import UNIMIX, draw_one_hot, straight_throug
 from rl_training.compiling import njit
 from rl_training.kernels.compiled import fits
 from rl_training.kernels.functions import FAST, RMS_EPSILON, fast_tanh
+from rl_training.kernels.programs import SIZES, line, perform
 from rl_training.kernels.supports import exponentials
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+EPSILON, MIX = np.float32(RMS_EPSILON), np.float32(UNIMIX)
 
 
 def norm_silu(x: Tensor, scale: Tensor) -> Tensor:
@@ -45,7 +47,7 @@ def gated_step(gates: Tensor, bias: Tensor, state: Tensor) -> Tensor:
         return torch.lerp(memory, (reset.sigmoid() * candidate).tanh(), (update - 1).sigmoid()).flatten(-2)
     if torch.is_grad_enabled():
         return _GatedStep.apply(gates, bias, state)
-    return torch.from_numpy(gated_forward(*_arrays(gates, bias, state)))
+    return _gated_step(gates, bias, state)
 
 
 def draw_latent(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,16 +59,14 @@ def draw_latent(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rows(x: Tensor, size: int) -> np.ndarray:
-    return x.detach().reshape(-1, size).numpy()
-
-
-def _like(array: np.ndarray, x: Tensor) -> Tensor:
-    return torch.from_numpy(array).view(x.shape)
+    return x.detach().reshape(-1, size).contiguous().numpy()
 
 
 def _norm_silu(x: Tensor, scale: Tensor) -> tuple[Tensor, np.ndarray]:
-    y, inverse = norm_silu_forward(_rows(x, len(scale)), scale.detach().numpy(), np.float32(RMS_EPSILON))
-    return _like(y, x), inverse
+    rows, size = _rows(x, len(scale)), len(scale)
+    y, inverse = torch.empty(x.shape), np.empty((len(rows), 1), np.float32)
+    perform(norm_forward, len(rows), rows, scale.detach().numpy(), _rows(y, size), inverse, sizes=(size,))
+    return y, inverse
 
 
 class _NormSiLU(torch.autograd.Function):
@@ -79,32 +79,54 @@ class _NormSiLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
         x, scale = ctx.saved_tensors
-        size = len(scale)
-        back = norm_silu_backward(_rows(x, size), scale.detach().numpy(), ctx.inverse, _rows(slope, size))
-        return _like(back[0], x), torch.from_numpy(back[1])
+        size, to_x, to_scale = len(scale), torch.empty(x.shape), torch.zeros(scale.shape)
+        given = (_rows(x, size), scale.detach().numpy(), ctx.inverse, _rows(slope, size))
+        count = len(given[0])
+        perform(norm_backward, count, *given, _rows(to_x, size), to_scale.numpy(), sizes=(size,))
+        return to_x, to_scale
+
+
+def _gated_step(gates: Tensor, bias: Tensor, state: Tensor) -> Tensor:
+    out = torch.empty(state.shape)
+    given = [part.detach().contiguous().numpy() for part in (gates, bias, state, out)]
+    perform(gate_forward, len(state), given[0][0], *given[1:], sizes=_gate_sizes(given[0]))
+    return out
+
+
+def _gate_sizes(gates: np.ndarray) -> tuple[int, int, int]:
+    """Units of a block, blocks, and numbers from one to the next in gates [G, N, 3 D / G]."""
+    blocks, count, width = gates.shape
+    return width // 3, blocks, count * width
 
 
 class _GatedStep(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Tensor, bias: Tensor, state: Tensor) -> Tensor:
         ctx.save_for_backward(gates, bias, state)
-        return torch.from_numpy(gated_forward(*_arrays(gates, bias, state)))
+        return _gated_step(gates, bias, state)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, ...]:
-        back = gated_backward(*_arrays(*ctx.saved_tensors, slope))
-        return tuple(torch.from_numpy(part) for part in back)
-
-
-def _arrays(*tensors: Tensor) -> list[np.ndarray]:
-    return [tensor.detach().contiguous().numpy() for tensor in tensors]
+        given = [part.detach().contiguous().numpy() for part in (*ctx.saved_tensors, slope)]
+        gates, bias, state, _ = given
+        to_gates, to_bias, to_state = np.empty_like(gates), np.zeros_like(bias), np.empty_like(state)
+        arrays = (gates[0], *given[1:], to_gates[0], to_state, to_bias)
+        perform(gate_backward, len(state), *arrays, sizes=_gate_sizes(gates))
+        return torch.from_numpy(to_gates), torch.from_numpy(to_bias), torch.from_numpy(to_state)
 
 
 def _draw_latent(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     classes, choices = logits.shape[-2:]
-    rows = logits.detach().reshape(-1, classes, choices).numpy()
-    drawn, probs = draw_forward(rows, _rows(noise, choices), np.float32(UNIMIX))
-    return _like(drawn, logits), _like(probs, logits)
+    drawn, probs = torch.empty(logits.shape), torch.empty(logits.shape)
+    rows, *out = (_rows(part, classes * choices) for part in (logits, drawn, probs))
+    room = room_to_draw(choices)
+    perform(draw_forward, len(rows), rows, _rows(noise, choices), *out, room, sizes=(classes, choices))
+    return drawn, probs
+
+
+def room_to_draw(choices: int) -> np.ndarray:
+    """What `draw_forward` and `draw_backward` need for a row."""
+    return np.empty(4 * choices, np.float32)
 
 
 class _DrawLatent(torch.autograd.Function):
@@ -117,9 +139,11 @@ class _DrawLatent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, to_drawn: Tensor, to_probs: Tensor) -> tuple[Tensor, None]:
         (probs,) = ctx.saved_tensors
-        shape = (-1, *probs.shape[-2:])
-        shares, slopes, others = (part.reshape(shape).numpy() for part in (probs, to_drawn, to_probs))
-        return _like(draw_backward(shares, slopes, others, np.float32(UNIMIX)), probs), None
+        classes, choices = probs.shape[-2:]
+        to_logits = torch.empty(probs.shape)
+        given = [_rows(part, classes * choices) for part in (probs, to_drawn, to_probs, to_logits)]
+        perform(draw_backward, len(given[0]), *given, room_to_draw(choices), sizes=(classes, choices))
+        return to_logits, None
 
 
 @njit(fastmath=FAST, inline="always")
@@ -128,135 +152,155 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
     return HALF + HALF * fast_tanh(HALF * x) + ZERO * x
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
-def norm_silu_forward(x, scale, epsilon):  # type: ignore[no-untyped-def]
-    count, size = x.shape
-    y, inverse = np.empty((count, size), np.float32), np.empty(count, np.float32)
-    for i in range(count):
-        total = ZERO
+# Operations of programs: their arrays are named in the order in which they are given.
+
+
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
+def norm_forward(op, step, rows):  # type: ignore[no-untyped-def]
+    """x, scale → y, inverse: one over the root of each row."""
+    size = op[SIZES]
+    scale = line(op, 1, step, 0, size)
+    for i in range(rows):
+        x, y, total = line(op, 0, step, i, size), line(op, 2, step, i, size), ZERO
         for j in range(size):
-            total += x[i, j] * x[i, j]
-        factor = ONE / np.float32(math.sqrt(total / np.float32(size) + epsilon))
-        inverse[i] = factor
+            total += x[j] * x[j]
+        factor = ONE / np.float32(math.sqrt(total / np.float32(size) + EPSILON))
+        line(op, 3, step, i, 1)[0] = factor
         for j in range(size):
-            z = x[i, j] * factor * scale[j]
-            y[i, j] = z * _sigmoid(z)
-    return y, inverse
+            z = x[j] * factor * scale[j]
+            y[j] = z * _sigmoid(z)
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
-def norm_silu_backward(x, scale, inverse, slope):  # type: ignore[no-untyped-def]
-    """With n = x / rms and z = n · scale: ∂z = g σ(z) (1 + z (1 - σ(z))), ∂n = ∂z · scale, and
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
+def norm_backward(op, step, rows):  # type: ignore[no-untyped-def]
+    """x, scale, inverse, slope → ∂x; to ∂scale is added. With n = x / rms and z = n · scale:
 
-    ∂x = (∂n - n · mean(∂n n)) / rms.
+    ∂z = g σ(z) (1 + z (1 - σ(z)))        ∂n = ∂z · scale        ∂x = (∂n - n · mean(∂n n)) / rms
     """
-    count, size = x.shape
-    to_x, to_scale = np.empty((count, size), np.float32), np.zeros(size, np.float32)
-    for i in range(count):
-        factor, total = inverse[i], ZERO
+    size = op[SIZES]
+    scale, to_scale = line(op, 1, step, 0, size), line(op, 5, step, 0, size)
+    for i in range(rows):
+        x, slope, to_x = line(op, 0, step, i, size), line(op, 3, step, i, size), line(op, 4, step, i, size)
+        factor, total = line(op, 2, step, i, 1)[0], ZERO
         for j in range(size):
-            normed = x[i, j] * factor
+            normed = x[j] * factor
             z = normed * scale[j]
             gate = _sigmoid(z)
-            to_z = slope[i, j] * gate * (ONE + z * (ONE - gate))
-            to_x[i, j] = to_z * scale[j]
+            to_z = slope[j] * gate * (ONE + z * (ONE - gate))
+            to_x[j] = to_z * scale[j]
             to_scale[j] += to_z * normed
         for j in range(size):
-            total += to_x[i, j] * x[i, j]
+            total += to_x[j] * x[j]
         mean = total * factor / np.float32(size)
         for j in range(size):
-            to_x[i, j] = (to_x[i, j] - x[i, j] * factor * mean) * factor
-    return to_x, to_scale
+            to_x[j] = (to_x[j] - x[j] * factor * mean) * factor
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
-def gated_forward(gates, bias, state):  # type: ignore[no-untyped-def]
-    blocks, count, width = gates.shape[0], gates.shape[1], gates.shape[2] // 3
-    out = np.empty(state.shape, np.float32)
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
+def gate_forward(op, step, rows):  # type: ignore[no-untyped-def]
+    """Gates, their bias, the state before → the state; sizes: a block's units, blocks, the step between blocks."""
+    width, blocks, apart = op[SIZES], op[SIZES + 1], op[SIZES + 2]
     for block in range(blocks):
-        begin, first = block * width, 3 * block * width
-        for i in range(count):
+        bias = line(op, 1, step, 0, 3 * width * blocks)[3 * block * width :]
+        for i in range(rows):
+            gates = line(op, 0, step, i, apart * (blocks - 1) + 3 * width)[block * apart :]
+            state = line(op, 2, step, i, width * blocks)[block * width :]
+            out = line(op, 3, step, i, width * blocks)[block * width :]
             for j in range(width):
-                reset = _sigmoid(gates[block, i, j] + bias[first + j])
-                candidate = fast_tanh(reset * (gates[block, i, width + j] + bias[first + width + j]))
-                update = _sigmoid(gates[block, i, 2 * width + j] + bias[first + 2 * width + j] - ONE)
-                old = state[i, begin + j]
-                out[i, begin + j] = old + update * (candidate - old)
-    return out
+                reset = _sigmoid(gates[j] + bias[j])
+                candidate = fast_tanh(reset * (gates[width + j] + bias[width + j]))
+                update = _sigmoid(gates[2 * width + j] + bias[2 * width + j] - ONE)
+                out[j] = state[j] + update * (candidate - state[j])
 
 
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
-def gated_backward(gates, bias, state, slope):  # type: ignore[no-untyped-def]
-    blocks, count, width = gates.shape[0], gates.shape[1], gates.shape[2] // 3
-    to_gates, to_state = np.empty(gates.shape, np.float32), np.empty(state.shape, np.float32)
-    to_bias = np.zeros(bias.shape, np.float32)
+@njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
+def gate_backward(op, step, rows):  # type: ignore[no-untyped-def]
+    """The same and the slope of the state → ∂gates, ∂state before; to ∂bias is added."""
+    width, blocks, apart = op[SIZES], op[SIZES + 1], op[SIZES + 2]
+    every, size = 3 * width * blocks, width * blocks
     for block in range(blocks):
-        begin, first = block * width, 3 * block * width
-        for i in range(count):
+        bias, to_bias = (
+            line(op, 1, step, 0, every)[3 * block * width :],
+            line(op, 6, step, 0, every)[3 * block * width :],
+        )
+        for i in range(rows):
+            gates = line(op, 0, step, i, apart * (blocks - 1) + 3 * width)[block * apart :]
+            to_gates = line(op, 4, step, i, apart * (blocks - 1) + 3 * width)[block * apart :]
+            state, slope = (
+                line(op, 2, step, i, size)[block * width :],
+                line(op, 3, step, i, size)[block * width :],
+            )
+            to_state = line(op, 5, step, i, size)[block * width :]
             for j in range(width):
-                g, old = slope[i, begin + j], state[i, begin + j]
-                value = gates[block, i, width + j] + bias[first + width + j]
-                reset = _sigmoid(gates[block, i, j] + bias[first + j])
+                g, old = slope[j], state[j]
+                value = gates[width + j] + bias[width + j]
+                reset = _sigmoid(gates[j] + bias[j])
                 candidate = fast_tanh(reset * value)
-                update = _sigmoid(gates[block, i, 2 * width + j] + bias[first + 2 * width + j] - ONE)
+                update = _sigmoid(gates[2 * width + j] + bias[2 * width + j] - ONE)
                 inner = g * update * (ONE - candidate * candidate)
-                to_gates[block, i, j] = inner * value * reset * (ONE - reset)
-                to_gates[block, i, width + j] = inner * reset
-                to_gates[block, i, 2 * width + j] = g * (candidate - old) * update * (ONE - update)
-                to_state[i, begin + j] = g * (ONE - update)
+                to_gates[j] = inner * value * reset * (ONE - reset)
+                to_gates[width + j] = inner * reset
+                to_gates[2 * width + j] = g * (candidate - old) * update * (ONE - update)
+                to_state[j] = g * (ONE - update)
             for j in range(3 * width):
-                to_bias[first + j] += to_gates[block, i, j]
-    return to_gates, to_bias, to_state
+                to_bias[j] += to_gates[j]
 
 
-@njit(nogil=True, error_model="numpy")
-def draw_forward(logits, noise, unimix):  # type: ignore[no-untyped-def]
-    count, classes, choices = logits.shape
-    drawn, probs = np.zeros(logits.shape, np.float32), np.empty(logits.shape, np.float32)
-    top, total = np.empty(choices, np.float32), np.empty(choices, np.float32)
-    left, place = np.empty(choices, np.float32), np.empty(choices, np.int64)
-    away = np.empty((classes, choices), np.float32)
-    for i in range(count):
-        top[:] = logits[i, 0]
+@njit(borrows=True, nogil=True, error_model="numpy")
+def draw_forward(op, step, rows):  # type: ignore[no-untyped-def]
+    """Logits, noise → one-hot draws, probabilities; sizes: classes and choices."""
+    classes, choices = op[SIZES], op[SIZES + 1]
+    size, room = classes * choices, line(op, 4, step, 0, 4 * choices)
+    top, total, left, place = room[:choices], room[choices:], room[2 * choices :], room[3 * choices :]
+    for i in range(rows):
+        logits, noise = line(op, 0, step, i, size), line(op, 1, step, i, choices)
+        drawn, probs = line(op, 2, step, i, size), line(op, 3, step, i, size)
+        for s in range(choices):
+            top[s], total[s], left[s], place[s] = logits[s], ZERO, noise[s], ZERO
         for k in range(1, classes):
             for s in range(choices):
-                top[s] = max(top[s], logits[i, k, s])
+                top[s] = max(top[s], logits[k * choices + s])
         for k in range(classes):
             for s in range(choices):
-                away[k, s] = logits[i, k, s] - top[s]
-        exponentials(away.reshape(away.size), ZERO, probs[i].reshape(away.size))
-        total[:] = ZERO
+                probs[k * choices + s] = logits[k * choices + s] - top[s]
+        exponentials(probs, ZERO, probs)
         for k in range(classes):
             for s in range(choices):
-                total[s] += probs[i, k, s]
-        left[:] = noise[i]
-        place[:] = 0
+                total[s] += probs[k * choices + s]
         for s in range(choices):
-            total[s] = (ONE - unimix) / total[s]
+            total[s] = (ONE - MIX) / total[s]
         for k in range(classes):
             for s in range(choices):
-                probs[i, k, s] = probs[i, k, s] * total[s] + unimix / np.float32(classes)
-                probs[i, k, s] += ZERO * logits[i, k, s]  # NaN stays NaN
-                left[s] -= probs[i, k, s]
-                place[s] += left[s] >= ZERO
+                at = k * choices + s
+                probs[at] = probs[at] * total[s] + MIX / np.float32(classes)
+                probs[at] += ZERO * logits[at]  # NaN stays NaN
+                left[s] -= probs[at]
+                place[s] += ONE if left[s] >= ZERO else ZERO
+                drawn[at] = ZERO
         for s in range(choices):
-            drawn[i, min(place[s], classes - 1), s] = ONE
-    return drawn, probs
+            drawn[min(np.int64(place[s]), classes - 1) * choices + s] = ONE
 
 
-@njit(nogil=True, error_model="numpy")
-def draw_backward(probs, to_drawn, to_probs, unimix):  # type: ignore[no-untyped-def]
-    """Through p = (1 - m) q + m / K with q = softmax(l): ∂l = (1 - m) q (g - Σ q g), g = ∂drawn + ∂p."""
-    count, classes, choices = probs.shape
-    to_logits, mean = np.empty(probs.shape, np.float32), np.empty(choices, np.float32)
-    for i in range(count):
-        mean[:] = ZERO
+@njit(borrows=True, nogil=True, error_model="numpy")
+def draw_backward(op, step, rows):  # type: ignore[no-untyped-def]
+    """Probabilities and the slopes of draws and of them → those of logits, through p = (1 - m) q + m / K:
+
+    q = softmax(l)        ∂l = (1 - m) q (g - Σ q g)        g = ∂drawn + ∂p
+    """
+    classes, choices = op[SIZES], op[SIZES + 1]
+    size, mean = classes * choices, line(op, 4, step, 0, choices)
+    for i in range(rows):
+        probs, to_drawn = line(op, 0, step, i, size), line(op, 1, step, i, size)
+        to_probs, to_logits = line(op, 2, step, i, size), line(op, 3, step, i, size)
+        for s in range(choices):
+            mean[s] = ZERO
         for k in range(classes):
             for s in range(choices):
-                plain = (probs[i, k, s] - unimix / np.float32(classes)) / (ONE - unimix)
-                mean[s] += plain * (to_drawn[i, k, s] + to_probs[i, k, s])
+                at = k * choices + s
+                plain = (probs[at] - MIX / np.float32(classes)) / (ONE - MIX)
+                mean[s] += plain * (to_drawn[at] + to_probs[at])
         for k in range(classes):
             for s in range(choices):
-                plain = probs[i, k, s] - unimix / np.float32(classes)
-                to_logits[i, k, s] = plain * (to_drawn[i, k, s] + to_probs[i, k, s] - mean[s])
-    return to_logits
+                at = k * choices + s
+                plain = probs[at] - MIX / np.float32(classes)
+                to_logits[at] = plain * (to_drawn[at] + to_probs[at] - mean[s])

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.distributions import Categorical
+from rl_training.algorithms.distributions import Categorical, DiagonalGaussian
 from rl_training.kernels.exact import is_exact
+from rl_training.kernels.imagination import Imagination
 from rl_training.kernels.layers import NONE, NOWHERE, OBSERVATION, SILU, Layer, Layers
 from rl_training.kernels.products import PANEL
 from rl_training.kernels.recurrence import Recurrence, observe
@@ -94,6 +95,11 @@ class CompiledNetwork(DreamerNetwork):
             encoder, decoder = stack(reconstruction.encoder, False), stack(reconstruction.decoder)
             parts["reconstruction"] = with_parts(reconstruction, encoder=encoder, decoder=decoder)
         self._modules = plain._modules | parts
+        self.imagination: Imagination | None = None
+        if isinstance(self.family, Categorical | DiagonalGaussian):
+            actor, prior = [*plain.actor.layers, plain.actor.output], [*hidden, plain.rssm.prior_layers[1]]
+            dimensions = self.action_sizes[0] if isinstance(self.family, DiagonalGaussian) else 0
+            self.imagination = Imagination(self.rssm.recurrence, actor, prior, dimensions)
         self.begins = [part.begin for part in self.modules() if isinstance(part, Stack | CompiledRSSM)]
         self.begin()
 
@@ -104,19 +110,20 @@ class CompiledNetwork(DreamerNetwork):
 
     @torch.no_grad()
     def imagine(self, state: State, horizon: int) -> tuple[Tensor, Tensor]:
-        """One call for all steps where an action is one choice; it draws the same numbers in the same order."""
-        if not isinstance(self.family, Categorical):
+        """One call for all steps of a choice or a vector; it draws the same numbers in the same order."""
+        if self.imagination is None:
             return super().imagine(state, horizon)
-        rssm, count, choices = self.rssm, len(state.deter), self.family.num_choices
+        rssm, count = self.rssm, len(state.deter)
         noise = torch.rand(horizon, count, rssm.num_latents)
-        chance = torch.stack([torch.empty(count, choices).exponential_() for _ in range(horizon)])
-        features = torch.empty(horizon + 1, count, rssm.deter_size + rssm.stoch_size)
-        features[0], actions = state.features, torch.empty(horizon, count, dtype=torch.int64)
-        inputs = rssm.action_inputs(torch.eye(choices))
-        rssm.recurrence.imagine_choices(
-            self.actor.network, rssm.prior_layers.network, inputs, noise, chance, features, actions
-        )
-        return features, actions
+        if isinstance(self.family, Categorical):
+            choices = self.family.num_choices
+            chance = torch.stack([torch.empty(count, choices).exponential_() for _ in range(horizon)])
+            features, actions = self.imagination.run(
+                state.features, noise, chance, rssm.action_inputs(torch.eye(choices))
+            )
+            return features, actions.squeeze(-1).long()
+        chance = torch.stack([torch.randn(count, self.action_sizes[0]) for _ in range(horizon)])
+        return self.imagination.run(state.features, noise, chance, None)
 
     def begin(self) -> None:
         """Read the parameters as they are now; gradients begin anew."""
