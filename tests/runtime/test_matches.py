@@ -17,9 +17,11 @@ from rl_training import load_config, train
 from rl_training.cli import app
 from rl_training.envs.making import make_compiled
 from rl_training.errors import ConfigError
-from rl_training.runtime import ratings
+from rl_training.runtime import exactness, ratings
+from rl_training.runtime.exactness import judge_moves, keeps_value, random_positions, share_kept
 from rl_training.runtime.matches import Game, drawn, match_checkpoints, named_player, play_matches
 from rl_training.runtime.ratings import elo, rate_checkpoints
+from rl_training.search.connect_four import Solver, from_planes, is_won
 
 CONNECT, TICTACTOE = "rl_training/ConnectFour-v0", "rl_training/TicTacToe-v0"
 TINY: dict[str, Any] = BOARD_GAME | dict(algo="gumbel_muzero", eval_episodes=1)
@@ -155,6 +157,8 @@ def test_a_player_with_a_name_comes_before_a_directory_of_that_name(
     [
         (["--random-moves", 4], "--random-moves needs --against"),
         (["--against", "random", "--task", CONNECT], "--task cannot be used with --against"),
+        (["--solved", 5, "--task", CONNECT], "--task cannot be used with --solved"),
+        (["--solved", 5, "--against", "random"], "--against and --solved cannot be used together"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(run: Path, options: list[Any], says: str) -> None:
@@ -227,3 +231,57 @@ def test_checkpoints_of_a_run_are_rated(run: Path) -> None:
     assert refused.exit_code != 0 and "cannot be used together" in refused.output
     refused = cli("evaluate", run, "--elo", "--checkpoint", "best")
     assert refused.exit_code != 0 and "--checkpoint cannot be used with --elo" in refused.output
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fuller boards, which are solved at once."""
+    monkeypatch.setattr(exactness, "SOLVED_FROM", 22)
+
+
+def values_of(game: Game, solver: Solver, state: np.ndarray) -> dict[int, int]:
+    """The sign of what each move is worth to who makes it, from exact scores."""
+    scores = solver.scores(*from_planes(game.seen(state[None])["observation"][0]))
+    return {column: int(np.sign(score)) for column, score in scores.items()}
+
+
+def test_random_positions_have_8_to_30_stones_and_are_not_over() -> None:
+    game = game_of(CONNECT)
+    states = random_positions(game, 200, seed=1)
+    stones = (states[:, :42] != 0).sum(1)
+    assert (stones.min(), stones.max()) == (8, 30) and np.array_equal(states, random_positions(game, 200, 1))
+    for planes in game.seen(states)["observation"]:
+        mine, taken = from_planes(planes)
+        assert not any(is_won(np.uint64(side), 6) for side in (mine, mine ^ taken))
+
+
+def test_a_move_keeps_the_value_where_its_exact_score_has_the_best_sign(late: None) -> None:
+    game, solver = game_of(CONNECT), Solver()
+    states = random_positions(game, 12, seed=2)
+    found = [values_of(game, solver, state) for state in states]
+    for state, values in zip(states, found, strict=True):
+        for column, value in values.items():
+            assert keeps_value(game, solver, state, column) == (value == max(values.values()))
+
+    def player(choose: Any) -> Any:
+        moves = iter(choose(values, key=values.__getitem__) for values in found)
+        return lambda states, obs: np.array([next(moves) for _ in states])
+
+    assert share_kept(game, player(max), solver, states) == 1.0
+    alike = np.mean([len({*values.values()}) == 1 for values in found])
+    assert share_kept(game, player(min), solver, states) == pytest.approx(alike) and alike < 1
+
+
+def test_moves_of_a_run_are_judged(run: Path, late: None) -> None:
+    found = judge_moves(run, positions=10)
+    assert found.keys() == {"positions", "kept", "untrained"} and 0 < found["kept"] <= 1
+    assert judge_moves(run, positions=10) == found, "and again the same"
+    told = cli("evaluate", run, "--solved", 4, "--set", "num_simulations=3")
+    assert told.exit_code == 0 and "judged     4 random positions" in told.stdout, told.output
+    assert json.loads(cli("evaluate", run, "--solved", 4, "--json").stdout)["positions"] == 4
+
+
+def test_a_game_without_a_solver_is_not_judged(tmp_path: Path) -> None:
+    train(load_config(TINY, env_id=TICTACTOE), run_dir=tmp_path / "run", quiet=True)
+    with pytest.raises(ConfigError, match="there is a solver of rl_training/ConnectFour-v0 alone"):
+        judge_moves(tmp_path / "run", positions=2)

@@ -69,6 +69,8 @@ def test_scores_of_small_boards_equal_brute_force(board: Board) -> None:
         score = brute(mine, others, board)
         assert solver.score(*position(columns, board)) == score, columns
         assert max(solver.scores(*position(columns, board)).values()) == score
+        for remembering in (solver, Solver(board, entries=997)):
+            assert remembering.outcome(*position(columns, board)) == np.sign(score), columns
         compared.add(score)
     assert len(compared) > 3 or board.rows == 2
     brute.cache_clear()
@@ -94,7 +96,9 @@ def test_scores_of_small_boards_equal_brute_force(board: Board) -> None:
     ],
 )
 def test_published_scores(moves: str, score: int) -> None:
-    assert Solver(entries=100_003).score(*position([int(column) - 1 for column in moves])) == score
+    stones = position([int(column) - 1 for column in moves])
+    assert Solver(entries=100_003).score(*stones) == score
+    assert Solver(entries=100_003).outcome(*stones) == np.sign(score)
 
 
 def test_a_board_that_does_not_fit_and_a_full_column_are_refused() -> None:

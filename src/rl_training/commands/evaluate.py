@@ -35,6 +35,10 @@ def evaluate(
             "--elo", help="Rate the run's checkpoints by games of two; --episodes is the games of a pair."
         ),
     ] = False,
+    solved: Annotated[
+        int | None,
+        typer.Option(min=1, help="Judge the moves in N random positions of Connect Four by the solver."),
+    ] = None,
     random_moves: Annotated[
         int | None,
         typer.Option(min=0, help="Random moves before each pair of games. [default: 0; with --elo 4]"),
@@ -44,12 +48,17 @@ def evaluate(
     """Evaluate a trained policy and print its returns."""
     if against is None and not elo and random_moves is not None:
         raise UserError("--random-moves needs --against or --elo")
-    if against is not None and elo:
-        raise UserError("--elo and --against cannot be used together")
-    if (against is not None or elo) and policy.task is not None:
-        raise UserError("--task cannot be used with --against and --elo: a game of two is one task")
+    games_of_two = {"--elo": elo, "--against": against is not None, "--solved": solved is not None}
+    asked = [name for name, is_asked in games_of_two.items() if is_asked]
+    if len(asked) > 1:
+        raise UserError(f"{asked[0]} and {asked[1]} cannot be used together")
+    if asked and policy.task is not None:
+        raise UserError(f"--task cannot be used with {asked[0]}: a game of two is one task")
     if elo and policy.checkpoint.value != "last":
         raise UserError("--checkpoint cannot be used with --elo: it rates all that are kept")
+    if solved is not None:
+        judge(policy, solved, settings or (), json_)
+        return
     if elo:
         rate(policy, episodes or 20, settings or (), 4 if random_moves is None else random_moves, json_)
         return
@@ -129,3 +138,17 @@ def rate(
     for step, rating in found.items():
         print(f"{step:>12}  {rating:+.0f}")
     print(f"Elo by checkpoint, {games} games a pair; random play is 0")
+
+
+def judge(policy: PolicyOptions, positions: int, settings: Sequence[str], as_json: bool) -> None:
+    """Print how many moves keep what their positions are worth under perfect play."""
+    from rl_training.runtime.exactness import judge_moves
+
+    arguments = {name: value for name, value in policy.arguments().items() if name != "task"}
+    found = judge_moves(**arguments, positions=positions, settings=settings)
+    if as_json:
+        print_json(found)
+        return
+    print(f"kept       {100 * found['kept']:.1f} % of moves keep the theoretical value")
+    print(f"untrained  {100 * found['untrained']:.1f} %")
+    print(f"judged     {positions} random positions of Connect Four with 8 to 30 stones")

@@ -30,6 +30,7 @@ from rl_training.types import Space
 Player = Callable[[np.ndarray, Any], np.ndarray]
 OUTCOMES = ("won", "drawn", "lost")
 ME = "me"  # the person at the keyboard
+SOLVED = "rl_training/ConnectFour-v0"  # the game that has a solver
 SOLVED_FROM = 8  # stones: from fewer the solver may take hours
 
 
@@ -96,8 +97,8 @@ def named_player(name: str, game: Game, seed: int) -> Player:
     if name == ME:
         return lambda states, obs: np.array([*map(ask, obs["observation"], obs[MASK])])
     if name == "solver":
-        if game.env_id != "rl_training/ConnectFour-v0":
-            raise ConfigError("there is a solver of rl_training/ConnectFour-v0 alone; use minimax:DEPTH")
+        if game.env_id != SOLVED:
+            raise ConfigError(f"there is a solver of {SOLVED} alone; use minimax:DEPTH")
         solver = Solver()
 
         def exact(state: np.ndarray, planes: np.ndarray) -> np.ndarray:
