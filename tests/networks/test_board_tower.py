@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
 from rl_training.algorithms.masking import MASK
+from rl_training.dynamics.registry import KNOWN
 from rl_training.networks.efficientzero import EfficientZeroNetwork
-from rl_training.networks.muzero import FrameDynamics, MuZeroNetwork, VectorDynamics
+from rl_training.networks.muzero import (
+    BoardMoves,
+    FrameDynamics,
+    MuZeroNetwork,
+    VectorDynamics,
+    by_the_batch,
+    named_squares,
+)
 
 BOARD = spaces.Dict({MASK: spaces.MultiBinary(7), "observation": spaces.Box(0, 1, (2, 6, 7))})
 SIZES: dict[str, Any] = dict(
@@ -49,14 +58,68 @@ def test_the_mask_is_not_seen() -> None:
     assert torch.equal(network.represent(obs), network.represent(obs | {MASK: torch.zeros(2, 7)}))
 
 
-def test_a_move_is_a_plane_of_its_own() -> None:
-    dynamics = MuZeroNetwork(BOARD, 7, **SIZES, board_tower=True).dynamics
-    assert isinstance(dynamics, FrameDynamics) and dynamics.action.weight.shape == (7, 8 * 6 * 7)
-    # By hand: without blocks and convolution, what a move changes is its plane.
+def test_a_move_is_marked_where_it_is_made() -> None:
+    column = named_squares(7, (6, 7))
+    assert column is not None and column[3, 0].tolist() == [[0, 0, 0, 1, 0, 0, 0]] * 6
+    square = named_squares(9, (3, 3))
+    assert square is not None and square[5, 0].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert named_squares(8, (3, 3)) is None
+
+
+@pytest.mark.parametrize("actions", [7, 5])
+def test_a_move_has_a_plane_of_its_own(actions: int) -> None:
+    board = spaces.Dict({MASK: spaces.MultiBinary(actions), "observation": BOARD["observation"]})
+    dynamics = MuZeroNetwork(board, actions, **SIZES, board_tower=True).dynamics
+    assert isinstance(dynamics, FrameDynamics) and isinstance(dynamics.action, BoardMoves)
+    # Without blocks and convolution, what a move changes is its plane: of a column what the filters see around it.
     torch.nn.init.zeros_(dynamics.state.weight)
     dynamics.blocks = torch.nn.Sequential()
     change = dynamics(torch.zeros(2, 8, 6, 7), torch.tensor([4, 1]))
-    assert torch.equal(change, dynamics.action.weight[[4, 1]].view(2, 8, 6, 7))
+    if actions == 7:
+        filters = dynamics.action.convolution.weight[:, 0].sum(
+            1
+        )  # [8, 3], of whole columns away from the edges
+        assert torch.allclose(change[0, :, 2, 3:6], filters.flip(1)) and not change[0, :, :, :3].any()
+        assert torch.allclose(change[1, :, :, :3], change[0, :, :, 3:6]), "another column, the same change"
+    else:
+        assert torch.equal(change, dynamics.action.planes[[4, 1]])
+
+
+def random_moves(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Boards [N, 2, 6, 7] of random games, the column each mover took [N], and whether that won [N]."""
+    dynamics, chance = KNOWN["rl_training/ConnectFour-v0"].load(), np.random.default_rng(1)
+    unused, state, over = np.zeros(2, np.uint64), np.zeros(43), True
+    boards = np.empty((count, 2 * 42 + 7), np.float32)
+    moves, wins = np.empty(count, np.int64), np.empty(count, np.int64)
+    for i in range(count):
+        if over:
+            dynamics.reset(state, unused)
+        dynamics.observe(state, boards[i])
+        moves[i] = chance.choice(np.flatnonzero(boards[i, 84:]))
+        wins[i], over = dynamics.step(state, np.array([float(moves[i])]), unused)
+    planes = torch.from_numpy(boards[:, :84].reshape(-1, 2, 6, 7))
+    return planes, torch.from_numpy(moves), torch.from_numpy(wins)
+
+
+def test_a_tower_soon_learns_which_moves_win() -> None:
+    """Of random games, within 300 updates: a deeper representation and unmarked moves know little by then."""
+    boards, moves, wins = random_moves(12_000)
+    torch.manual_seed(1)
+    network = MuZeroNetwork(BOARD, 7, **SIZES | {"latent_size": 16}, board_tower=True, batch_norm=True)
+    optimizer, losses = torch.optim.Adam(network.parameters(), 3e-3), []
+    for _ in range(300):
+        rows = torch.randint(len(boards), (64,))
+        obs = {MASK: torch.ones(64, 7), "observation": boards[rows]}
+        with by_the_batch(network):
+            said = network.unroll(obs, moves[rows][None]).reward[64:]
+            loss = torch.nn.functional.cross_entropy(said, 1 + wins[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    share = wins.double().mean()
+    ignorance = -(share * share.log() + (1 - share) * (1 - share).log())
+    assert np.mean(losses[-100:]) < 0.75 * ignorance
 
 
 def test_grids_without_a_mask_and_what_is_no_grid_have_none() -> None:

@@ -83,16 +83,13 @@ class MuZeroNetwork(nn.Module):
         self.register_buffer("atoms", torch.arange(-support_size, support_size + 1.0))
         self.representation: nn.Module
         self.dynamics: VectorDynamics | FrameDynamics
-        board = board_of(observation_space) if board_tower else None
+        board = board_of(observation_space) if board_tower and dimensions is None else None
         if (board or is_image(observation_space)) and own == OURS:
             normalised = FrameNorm if batch_norm else None
-            self.representation = FrameRepresentation(
-                observation_space, latent_size, residual_blocks, normalised
-            )
-            squares = picture_shape(board)[1:] if board else (1, 1)
-            self.dynamics = FrameDynamics(
-                num_actions, latent_size, residual_blocks, normalised, squares, dimensions
-            )
+            sizes = (latent_size, residual_blocks, normalised)
+            self.representation = FrameRepresentation(observation_space, *sizes, board=board is not None)
+            squares = picture_shape(board)[1:] if board else None
+            self.dynamics = FrameDynamics(num_actions, *sizes, squares, dimensions)
             self.features = self.representation.features
         else:
             encoder, width = make_encoder(observation_space, hidden_sizes, activation, image_encoder, own)
@@ -283,7 +280,8 @@ class VectorDynamics(nn.Module):
 class FrameRepresentation(nn.Module):
     """Residual convolutions that make frames [N, C, H, W] a sixteenth as wide, as in the paper's Atari network.
 
-    Grids of less than 11 pixels a side keep their size, as in the paper's board games, whose action mask is not seen.
+    Grids of less than 11 pixels a side keep their size. Of a `board`, whose action mask is not seen, there is one
+    convolution and then the blocks, as in the paper's board games.
     """
 
     transient = ("scale", "sees", "key")
@@ -295,6 +293,8 @@ class FrameRepresentation(nn.Module):
         channels: int,
         residual_blocks: int,
         normalised: type[FrameNorm] | None = None,
+        *,
+        board: bool = False,
     ) -> None:
         super().__init__()
         self.key = (
@@ -309,7 +309,7 @@ class FrameRepresentation(nn.Module):
         self.sees = f"observation {observed(space)}"
         inputs, stride = picture_shape(space)[0], 1 if is_small_image(space) else 2
         layers: list[nn.Module] = []
-        for outputs in (channels // 2, channels, channels):
+        for outputs in (channels,) if board else (channels // 2, channels, channels):
             layers.append(orthogonal(nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)))
             layers += [normalised(outputs), nn.ReLU()] if normalised else []
             block = NormalisedBlock if normalised else ResidualBlock
@@ -328,10 +328,46 @@ class FrameRepresentation(nn.Module):
         return self.layers(picture.float() / self.scale)
 
 
+def named_squares(num_actions: int, squares: tuple[int, int]) -> Tensor | None:
+    """Planes [A, 1, H, W] with ones where a move is made: a square each, or a column each; None of other moves."""
+    rows, columns = squares
+    if num_actions == rows * columns:
+        return torch.eye(num_actions).view(num_actions, 1, rows, columns)
+    if num_actions == columns:
+        return torch.eye(columns).view(columns, 1, 1, columns).repeat(1, 1, rows, 1)
+    return None
+
+
+class BoardMoves(nn.Module):
+    """Moves [N] of a board game → planes [N, C, H, W] for the state.
+
+    Where each square or each column has a move, it is marked on a plane, and a convolution sees it beside the state, as
+    in the paper: what a move does there holds elsewhere. Of other games each move has a plane that is learned.
+    """
+
+    transient = ("marks",)
+    marks: Tensor | None
+
+    def __init__(self, num_actions: int, channels: int, squares: tuple[int, int]) -> None:
+        super().__init__()
+        marks = named_squares(num_actions, squares)
+        self.register_buffer("marks", marks, persistent=False)
+        if marks is None:
+            # As small as what the state adds: larger planes would drown it in the first updates.
+            self.planes = nn.Parameter(0.1 * torch.randn(num_actions, channels, *squares))
+        else:
+            self.convolution = nn.Conv2d(1, channels, 3, padding=1, bias=False)
+            nn.init.orthogonal_(self.convolution.weight, math.sqrt(2))
+
+    def forward(self, action: Tensor) -> Tensor:
+        planes = self.planes if self.marks is None else self.convolution(self.marks)
+        return planes[action]
+
+
 class FrameDynamics(nn.Module):
     """s + blocks(conv(s) + row(a)); the row of an action is added at every place of a state [N, C, H, W].
 
-    On a board a move is not the same everywhere: there an action has a row for each of the `squares`, a plane.
+    On a board of `squares` (H, W) a move is not the same everywhere: there it has a plane, see `BoardMoves`.
     With normalisation blocks(relu(s + norm(conv(s) + row(a)))), as in EfficientZero's reference.
     """
 
@@ -341,20 +377,23 @@ class FrameDynamics(nn.Module):
         channels: int,
         residual_blocks: int,
         normalised: type[FrameNorm] | None = None,
-        squares: tuple[int, int] = (1, 1),
+        squares: tuple[int, int] | None = None,
         dimensions: int | None = None,
     ) -> None:
         super().__init__()
         self.state = orthogonal(nn.Conv2d(channels, channels, 3, padding=1))
-        self.action = action_rows(num_actions, dimensions, channels * math.prod(squares))
-        self.squares = squares
+        self.action: nn.Module
+        if squares is None:
+            self.action = action_rows(num_actions, dimensions, channels)
+        else:
+            self.action = BoardMoves(num_actions, channels, squares)
         self.norm = normalised(channels) if normalised else None
         block = NormalisedBlock if normalised else ResidualBlock
         self.blocks = nn.Sequential(*(block(channels) for _ in range(residual_blocks)))
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
-        rows = self.action(action).unflatten(-1, (-1, *self.squares))
-        change = self.state(latent) + rows
+        moved = self.action(action)
+        change = self.state(latent) + (moved if moved.ndim == 4 else moved[..., None, None])
         if self.norm is None:
             return latent + self.blocks(change)
         return self.blocks(F.relu(latent + self.norm(change)))

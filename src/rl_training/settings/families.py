@@ -292,7 +292,9 @@ class Planning(Config):
     support_size: int = field(
         300, "Half-width S of the categorical support -S … S of values and rewards.", ge=1
     )
-    residual_blocks: int = field(1, "Residual blocks per resolution, for image observations.", ge=1)
+    residual_blocks: int = field(
+        1, "Residual blocks per resolution, for image observations and boards.", ge=1
+    )
     batch_norm: bool = field(
         True, "Batch normalisation and a head each for policy, value and reward, for image observations."
     )
