@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms.dreamer import (
     actor_loss,
@@ -24,11 +24,10 @@ from rl_training.data.collector import fresh_where_ended
 from rl_training.data.streams import StreamReplay, ended, going_on
 from rl_training.envs.environments import Step
 from rl_training.kernels.bins import bins_loss, decode_bins
-from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import State
 from rl_training.policies.dreamer import DreamerPolicy, stored
 from rl_training.runtime.controls import Knobs, Now
-from rl_training.runtime.dreamer_updates import fastest_networks
+from rl_training.runtime.dreamer_updates import begin, fastest_networks, learned
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import LaProp, target_of
@@ -36,9 +35,9 @@ from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dreamer import DreamerConfig
 from rl_training.trees import Arrays, tree_map
 
-# Whose losses, each times its scale, add up to what the optimizer descends.
+# Each times its scale, they add up to what the optimizer descends.
 WORLD_MODEL = ("reconstruction", "reward", "continue", "dynamics", "representation")
-BEHAVIOUR = ("policy", "value", "replay_value")
+LOSSES = (*WORLD_MODEL, "policy", "value", "replay_value")
 
 
 class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
@@ -66,12 +65,9 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
     def make_agent(
         cls, config: DreamerConfig, observation_space: spaces.Space, action_space: spaces.Space
     ) -> DreamerPolicy:
+        normal, device, sizes = config.normalize_observations, config.device, config.network
         return DreamerPolicy(
-            observation_space,
-            action_space,
-            normalize_observations=config.normalize_observations,
-            device=config.device,
-            **config.network,
+            observation_space, action_space, normalize_observations=normal, device=device, **sizes
         )
 
     def make_replay(self, obs: Arrays, **settings: Any) -> Any:
@@ -108,10 +104,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     def update(self, now: Now) -> dict[str, Any]:
         """One gradient step of everything, on one batch of sequences."""
-        batch = self.draw()
-        fast = self.fast_networks.taken()
-        if fast is not None:
-            fast.begin()
+        batch, networks = self.draw(), begin(self)
         # World model: follow the sequences, and learn to tell and to foresee what they hold.
         state, losses = self.world_model_losses(batch, now)
         # Imagine from every state of theirs; actor and critic learn from what is imagined.
@@ -119,21 +112,14 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         # The critic also learns from the rewards that were really earned.
         replayed = self.replay_value_loss(state, batch, returns, now)
         losses |= imagined | {"replay_value_loss": replayed}
-        terms = [getattr(now, f"{of}_scale") * losses[f"{of}_loss"] for of in WORLD_MODEL + BEHAVIOUR]
-        loss = torch.stack(terms).sum()
-        step = (fast or self.optimizer).step(loss, now.learning_rate, None)
+        loss = torch.stack([getattr(now, f"{of}_scale") * losses[f"{of}_loss"] for of in LOSSES]).sum()
+        step = networks.step(loss, now.learning_rate, None)
         # The slow critic follows.
         critic = torch.cat([weight.detach().flatten() for weight in self.critic_weights])
         polyak(self.slow_weights, critic, now.slow_critic_rate)
         if self.config.refresh_latents:
             self.replay.put_latents(batch["lane"], batch["row"], **stored(self.agent.network, state))
         return step | {name: part.item() for name, part in losses.items()} | {"loss": loss.item()}
-
-    @property
-    def learned(self) -> tuple[DreamerNetwork, nn.Module]:
-        """The network and the slow critic as losses use them: compiled where they can be."""
-        fast = self.fast_networks.taken()
-        return (self.agent.network, self.slow_critic) if fast is None else (fast, fast.slow_critic)
 
     def draw(self) -> SequenceBatch:
         """Sequences on the networks' device, as they read them."""
@@ -150,7 +136,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     def world_model_losses(self, batch: SequenceBatch, now: Now) -> tuple[State, dict[str, Tensor]]:
         """The posterior states [T, B, ...], and the means of the five losses."""
-        network, _ = self.learned
+        network = learned(self).network
         tokens = network.reconstruction.encode(batch["obs"])
         start = State(batch["deter"], batch["stoch"])
         state, posterior = network.rssm.observe(start, tokens, batch["action"], batch["first"])
@@ -169,7 +155,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     def imagination_losses(self, state: State, now: Now) -> tuple[dict[str, Tensor], Tensor]:
         """The losses of actor and critic in imagination, and the returns [T, B] of the states it began with."""
-        network, slow_critic = self.learned
+        network, slow_critic, _ = learned(self)
         bins = network.bins
         starts = State(*(part.detach().flatten(0, 1) for part in state))
         features, action = network.imagine(starts, int(now.imagination_horizon))
@@ -196,7 +182,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     def replay_value_loss(self, state: State, batch: SequenceBatch, returns: Tensor, now: Now) -> Tensor:
         """The critic on the replayed states, bootstrapped from the returns [T, B] that were imagined there."""
-        network, slow_critic = self.learned
+        network, slow_critic, _ = learned(self)
         features = state.features[:-1]
         live = (1 - batch["terminal"]) * now.gamma
         target = lambda_returns(batch["reward"], live, returns, now.return_lambda, batch["last"])

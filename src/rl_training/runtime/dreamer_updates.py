@@ -7,8 +7,8 @@ recurrent model over all steps of a batch: torch's cost per operation is gone, a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,30 @@ PARTS = (Vector, Choices, Picture, ChannelNorm, OneHot)
 KNOWN = (*TORCHS, DreamerNetwork, Head, RSSM, BlockLinear, Dense, Reconstruction, *PARTS)
 # A trainer's methods that may use these networks: another one may go past them, and gradients of both would be mixed.
 METHODS = ("update", "world_model_losses", "imagination_losses", "replay_value_loss")
+
+
+class Learned(NamedTuple):
+    """What losses are computed by, and what descends them."""
+
+    network: DreamerNetwork
+    slow_critic: nn.Module
+    step: Callable[[Tensor, float, None], dict[str, float]]
+
+
+def learned(trainer: Any) -> Learned:
+    """A trainer's networks as its losses use them: compiled where they can be."""
+    fast = trainer.fast_networks.taken()
+    if fast is None:
+        return Learned(trainer.agent.network, trainer.slow_critic, trainer.optimizer.step)
+    return Learned(fast, fast.slow_critic, fast.step)
+
+
+def begin(trainer: Any) -> Learned:
+    """The same at the start of an update: compiled networks read the parameters as they are now."""
+    networks = learned(trainer)
+    if isinstance(networks.network, CompiledNetwork):
+        networks.network.begin()
+    return networks
 
 
 def fastest_networks(trainer: Any) -> Choice:
