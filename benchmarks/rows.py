@@ -542,7 +542,7 @@ ALL: list[Row] = [
         name="minatar",
         title="MinAtar's Breakout alone, with random actions, compiled, against the package `minatar`, whose games are "
         "stepped one after the other. Both see every state.",
-        cases=[Case("MinAtar/Breakout-v1", 64, 128_000, required=1.0)],
+        cases=[Case("MinAtar/Breakout-v1", 64, 1_280_000, required=1.0)],
         peer="minatar",
         script="benchmarks.peers.minatar_games",
         theirs="minatar",
