@@ -5,6 +5,9 @@ python -m benchmarks.our_convolutions '{"threads": [1, 2], "pictures": 256, "cal
 
 from __future__ import annotations
 
+import rl_training  # noqa: F401  # before torch, whose threads then wait as they do in training
+
+# isort: split
 import json
 import sys
 import time
@@ -16,12 +19,14 @@ import torch
 from gymnasium import spaces
 
 from benchmarks.meter import report
+from rl_training.allocator import keep_freed_memory
 from rl_training.networks.encoders import NatureCNN
 
 PACKAGES = ("rl-training", "torch", "numpy", "numba")
 
 
 def main(settings: dict[str, Any]) -> None:
+    keep_freed_memory()  # as training does
     torch.manual_seed(0)
     encoder = NatureCNN(spaces.Box(0, 255, (4, 84, 84), np.uint8))
     shape = (settings["pictures"], 4, 84, 84)
