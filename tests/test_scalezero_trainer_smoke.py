@@ -17,7 +17,7 @@ from rl_training.errors import ConfigError
 from rl_training.policies import scalezero as scalezero_policy
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
-from rl_training.runtime.scalezero_trainer import ScaleZeroConfig, ScaleZeroTrainer, train_scalezero
+from rl_training.runtime.scalezero_trainer import LOSSES, ScaleZeroConfig, ScaleZeroTrainer, train_scalezero
 from rl_training.state.seeding import seed_everything
 from rl_training.tools.playing import play_run
 
@@ -175,6 +175,17 @@ def filled(**changes: Any) -> tuple[ScaleZeroTrainer, Any]:
     config = ScaleZeroConfig(**TINY | dict(learning_starts=10**6, total_timesteps=10**6) | changes)
     trainer = iterated(ScaleZeroTrainer, config, 400)
     return trainer, Controls.of(config).at(400).after(0)
+
+
+def test_tasks_weigh_what_they_are_given() -> None:
+    names = ScaleZeroConfig(**TINY).env_ids
+    trainer, now = filled(task_weights={names[1]: 3.0})
+    found = trainer.update(now)
+    one, other = (
+        trainer.weighed({part: found[f"task/{name}/{part}"] for part in LOSSES}, now) for name in names
+    )
+    assert len(names) == 2 and found["loss"] == pytest.approx(one + 3 * other, rel=1e-5)
+    assert found["loss"] != pytest.approx(one + other, rel=1e-2)
 
 
 def test_the_copy_follows_by_tau_also_what_does_not_learn() -> None:
