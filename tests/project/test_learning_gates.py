@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from learning import gates
+from learning import connect_four, gates
 from learning.gates import GATES, KEPT, Gate, Outcome, keep, passed, table
 
 from rl_training import load_config
@@ -63,3 +63,26 @@ def test_outcomes_are_kept_in_the_order_of_the_gates(tmp_path, monkeypatch) -> N
     assert list(kept) == ["ppo/cartpole", "dqn/cartpole"]
     assert [seed["trained"] for seed in kept["dqn/cartpole"]["seeds"]] == [6, 7, 8, 9, 10]
     assert not passed(last, [Outcome(**seed) for seed in kept["dqn/cartpole"]["seeds"]])
+
+
+def connect_four_run(lost: int = 0, kept: float = 0.93, untrained: float = 0.6) -> dict[str, object]:
+    games = {f"{outcome}_as_{side}": 0 for outcome in ("won", "lost") for side in ("first", "second")}
+    judged = {"positions": 1000, "kept": kept, "untrained": untrained}
+    return {
+        "seed": 11,
+        "random": games,
+        "minimax:4": games | {"lost_as_second": lost},
+        "kept": {"400": judged},
+    }
+
+
+def test_connect_four_is_mastered_without_a_lost_game_and_with_moves_that_keep_its_value(
+    tmp_path, monkeypatch
+) -> None:
+    assert connect_four.passed(connect_four_run())
+    for wrong in (dict(lost=1), dict(kept=0.89), dict(untrained=0.74)):
+        assert not connect_four.passed(connect_four_run(**wrong)), wrong
+    monkeypatch.setattr(connect_four, "KEPT", tmp_path / "connect_four.json")
+    for seed in (12, 11):
+        connect_four.keep(connect_four_run() | {"seed": seed})
+    assert list(json.loads((tmp_path / "connect_four.json").read_text("utf-8"))) == ["11", "12"]
