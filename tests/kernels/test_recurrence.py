@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from runs import TINY_DREAMER
@@ -12,6 +13,7 @@ from updates import perturb, warmed
 
 from rl_training.kernels import stacks
 from rl_training.kernels.layers import HEIGHT
+from rl_training.kernels.programs import place
 from rl_training.kernels.stacks import Stack
 from rl_training.networks.rssm import RSSM, State, linear, mlp
 from rl_training.runtime.controls import Controls
@@ -202,3 +204,10 @@ def test_threads_that_follow_from_large_pictures_are_torchs(monkeypatch: pytest.
         monkeypatch.setattr("rl_training.runtime.trainer.PHYSICAL_CORES", cores)
         trainer = warmed("dreamer", 0, env_id="probe/DictAndPicture-v0", **SMALL, small_pictures=False)
         assert trainer.fast_networks.explained == how
+
+
+@pytest.mark.parametrize("scale", [np.ones(8), np.ones((8, 2), np.float32)[:, 0]], ids=["float64", "strided"])
+def test_programs_refuse_numbers_that_they_would_misread(scale: np.ndarray) -> None:
+    with pytest.raises(AssertionError):
+        place(scale)
+    assert place(np.ones((3, 8), np.float32))[1] == 8

@@ -54,6 +54,9 @@ def operation(function: Any, *arrays: np.ndarray, sizes: Sequence[int]) -> list[
 
 def place(array: np.ndarray) -> tuple[int, int, int]:
     """Where a view's numbers begin, and how far it is from row to row and from step to step."""
+    # Compiled code sees an address alone: other types, or numbers that do not lie side by side, would be misread.
+    assert array.dtype == np.float32
+    assert array.shape[-1] == 1 or array.strides[-1] == NUMBER_BYTES
     steps = (0,) * (3 - array.ndim) + array.strides
     return array.ctypes.data, steps[-2] // NUMBER_BYTES, steps[-3]
 

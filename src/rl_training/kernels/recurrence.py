@@ -406,5 +406,6 @@ class _Observe(torch.autograd.Function):
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         to_action, to_token = ctx.sequences.backward(*slopes)
         ctx.recurrence.add_gradients(ctx.sequences)
-        ctx.recurrence.free.append(ctx.sequences)
+        if ctx.sequences not in ctx.recurrence.free:  # a graph may be gone through twice
+            ctx.recurrence.free.append(ctx.sequences)
         return to_action, to_token, None, None, None, None, None
