@@ -106,6 +106,7 @@ ELSEWHERE = {
     ("Picture", "predict"),
     ("Reconstruction", "predict"),
     ("Part", "encode"),
+    ("BoardMoves", "forward"),  # of boards: tests/networks/test_board_tower.py
     ("ScaleZeroNetwork", "groups"),
     ("Transformer", "of_stage"),
     ("ScaleZeroNetwork", "begin"),

@@ -39,7 +39,20 @@ ALARMS = {
     "a2c/halfcheetah": ["entropy never falls"],
 }
 # Presets with a row of results that is younger than the corpus, and why they are not in it yet.
-LEFT_OUT: dict[str, str] = {}
+YOUNGER = "its row is younger than the corpus"
+LEFT_OUT: dict[str, str] = {
+    "appo/cartpole": YOUNGER,
+    "dqn/acrobot": YOUNGER,
+    "dqn/lunarlander": YOUNGER,
+    "gail/pendulum": YOUNGER,
+    "impala/cartpole": YOUNGER,
+    "muzero/cartpole": YOUNGER,
+    "ppg/cartpole": YOUNGER,
+    "ppo/minatar_asterix": YOUNGER,
+    "ppo/minatar_breakout": YOUNGER,
+    "ppo/minatar_space_invaders": YOUNGER,
+    "sac/pendulum": YOUNGER,
+}
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from rl_training.envs.spaces import JOINT, action_codec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.envs.wrappers import as_dict
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
-from rl_training.kernels.compiled import REVISION, cpu_features
+from rl_training.kernels.compiled import PART_REVISIONS, REVISION, cpu_features
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
 from rl_training.policies.search import QUIET
@@ -151,7 +151,7 @@ def begin_run(
             keeps_freed_memory=keep_freed_memory(),
             results=revisions(config, threads),
             environment=environment_protocol(config),
-            paths={**paths, **kernels()},
+            paths={**paths, **kernels(paths)},
             resumes_exactly=config.resumes_exactly,
             parts=parts.files(config),
             algorithm=home_of(config.algo),
@@ -526,9 +526,14 @@ def _short(files: Mapping[str, str]) -> dict[str, str]:
     return {f"the file {path}": f"of SHA-256 {str(digest)[:12]}" for path, digest in files.items()}
 
 
-def kernels() -> dict[str, Any]:
-    """Properties of this machine that the results of compiled updates depend on."""
-    return {"kernels": REVISION, "cpu_features": cpu_features()}
+def kernels(paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Properties of this version and machine that the results of compiled updates depend on."""
+    return {"kernels": kernel_revision(paths), "cpu_features": cpu_features()}
+
+
+def kernel_revision(paths: Mapping[str, Any]) -> int:
+    """The revision here of the compiled code that a run on these paths uses."""
+    return max([REVISION, *(PART_REVISIONS.get(part, 0) for part, path in paths.items() if path == COMPILED)])
 
 
 def recorded_paths(manifest: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -539,8 +544,8 @@ def recorded_paths(manifest: Mapping[str, Any], tree: Mapping[str, Any]) -> dict
 
 def other_kernels(made: Mapping[str, Any]) -> str:
     """How the compiled code that a run used differs from this version's, which computes other numbers."""
-    if COMPILED in made.values() and made.get("kernels") != REVISION:
-        return f"revision {made.get('kernels')} of compiled code (here {REVISION})"
+    if COMPILED in made.values() and made.get("kernels") != (here := kernel_revision(made)):
+        return f"revision {made.get('kernels')} of compiled code (here {here})"
     return ""
 
 
@@ -565,7 +570,7 @@ def keep_to_paths(
     if made.get(ROLLOUTS) == COMPILED != trainer.paths().get(ROLLOUTS):
         lost.append("rollouts step by step, of a network that is not of dense layers alone")
     if other_kernels(made) and not anyway:
-        lost.append(f"revision {REVISION} of compiled code, not {made.get('kernels')}")
+        lost.append(f"revision {kernel_revision(made)} of compiled code, not {made.get('kernels')}")
     if lost:
         trainer.close()
         trust = ["--trust"] if foreign(trainer.config) else []
