@@ -45,6 +45,7 @@ LEFT_OUT: dict[str, str] = {
     "dqn/acrobot": YOUNGER,
     "dqn/lunarlander": YOUNGER,
     "gail/pendulum": YOUNGER,
+    "gumbel_muzero/cartpole": YOUNGER,
     "impala/cartpole": YOUNGER,
     "muzero/cartpole": YOUNGER,
     "ppg/cartpole": YOUNGER,
