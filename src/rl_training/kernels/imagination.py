@@ -12,13 +12,11 @@ from torch import Tensor
 
 from rl_training.compiling import njit
 from rl_training.kernels.functions import FAST, tanh
-from rl_training.kernels.fused import MIX, ONE, ZERO, draw_forward, norm_forward, room_to_draw
+from rl_training.kernels.fused import HALF, MIX, ONE, ZERO, draw_forward, norm_forward, room_to_draw
 from rl_training.kernels.layers import HEIGHT
 from rl_training.kernels.products import PANEL
 from rl_training.kernels.programs import SIZES, Program, line
 from rl_training.kernels.recurrence import Panels, Recurrence, room
-
-HALF = np.float32(0.5)
 
 
 class DenseLayer(NamedTuple):

@@ -241,7 +241,7 @@ class Checksum:
 
 
 def _is_laid(module: nn.Module, vectors: Set[int]) -> bool:
-    """Whether a module has parameters and all of them lie in these vectors."""
+    """Whether a module has parameters and these vectors hold all of them."""
     places = {each.untyped_storage().data_ptr() for each in module.parameters()}
     return bool(places) and places <= vectors
 
