@@ -325,7 +325,8 @@ def test_seeds_forked_warm_end_with_a_killed_command_and_go_on(tmp_path, monkeyp
     command = Command("train", *arguments)
     wait_for_checkpoints(Path("all"), command, 5000)
     command.send_signal(signal.SIGKILL)
-    command.communicate()
+    _, err = command.communicate()
+    assert "Traceback" not in err
     while any(is_locked(run) for run in Path("all").glob("s*")):
         time.sleep(0.01)
     reached = [newest_step(Path("all") / name) for name in ("s1", "s2")]
@@ -335,6 +336,17 @@ def test_seeds_forked_warm_end_with_a_killed_command_and_go_on(tmp_path, monkeyp
     os.killpg(command.pid, signal.SIGTERM)
     out, err = command.communicate()
     assert command.returncode == 143 and "0 done before, 2 go on" in out, err
+
+
+def test_a_seed_whose_command_is_gone_ends_without_a_word(tmp_path, capfd):
+    settings = load_config(LONG).model_dump(mode="json") | {"seed": 1}
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    ours.close()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=experiments._train_one, args=(settings, tmp_path / "s1", theirs))
+    process.start()
+    process.join()
+    assert process.exitcode == 0 and "Traceback" not in capfd.readouterr().err
 
 
 def test_what_every_seed_warns_of_is_said_once(capsys):

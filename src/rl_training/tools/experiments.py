@@ -7,6 +7,7 @@ left as they are, begun ones are resumed, and seeds that are new are trained.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -303,11 +304,15 @@ def _train_one(settings: dict[str, object], path: Path, pipe: connection.Connect
     escape_streams()
     try:
         result = go_on(load_config(settings), path, teller)
-        pipe.send(("end", "stopped" if result.interrupted else "done", ""))
+        ended = "stopped" if result.interrupted else "done", ""
     except SystemExit:
-        pipe.send(("end", "stopped", ""))
+        ended = "stopped", ""
     except (UserError, NonFiniteError, StorageError, EnvironmentFault, ObserverError) as error:
-        pipe.send(("end", "failed", " ".join(str(error).splitlines())))
+        ended = "failed", " ".join(str(error).splitlines())
+    except BrokenPipeError:  # the command was killed: the same one goes on from the last checkpoint
+        return
+    with contextlib.suppress(BrokenPipeError):
+        pipe.send(("end", *ended))
 
 
 def _run_all(experiment: Experiment, jobs: int, display: SeedsDisplay, stop: Any) -> None:
