@@ -139,6 +139,21 @@ def test_other_compiled_code_refuses_a_run_and_names_the_fork(
         resume(run, quiet=True)
 
 
+def test_the_fork_that_a_refusal_names_is_made_where_torch_computed_the_updates_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config("a2c-compiled", compiled_updates=False)
+    assert killed_in_an_iteration(0.5, 0.5, config, tmp_path / "run") is None
+    monkeypatch.setattr(workflows, "REVISION", compiled.REVISION + 1)
+    with pytest.raises(RunError) as refusal:
+        resume(tmp_path / "run", quiet=True)
+    words = shlex.split(str(refusal.value).rpartition("fork it: ")[2])
+    result = fork(words[2], words[3:], run_dir=tmp_path / "fork", quiet=True)
+    paths = json.loads((result.run_dir / "manifest.json").read_text())["paths"]
+    assert (paths["update"], paths["rollouts"]) == ("torch", "compiled")
+    assert paths["kernels"] == compiled.REVISION + 1
+
+
 def test_a_run_without_the_record_goes_on_with_torch(tmp_path: Path) -> None:
     """As runs do that are older than the record: they have no field `compiled` either."""
     run = begun(tmp_path / "run")

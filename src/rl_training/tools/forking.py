@@ -33,7 +33,7 @@ from rl_training.runtime.workflows import (
     saved_config,
 )
 from rl_training.settings.config import Config
-from rl_training.settings.loading import load_run_config
+from rl_training.settings.loading import given_keys, load_run_config
 from rl_training.settings.yaml import to_yaml
 from rl_training.state import checkpoints, files
 from rl_training.state.formats import STOPPED
@@ -156,7 +156,7 @@ def _fork(
         damage = check_log(parent, tree, display, accept=accept_damaged_log)
 
     watch, trainer = Watch(config), make_trainer(config)
-    if "compiled_updates" not in changes:
+    if "compiled_updates" not in given_keys(overrides):  # naming it, changed or not, chooses the path anew
         settings = [f"{name}={to_yaml(after)}" for name, (_, after) in changes.items()]
         keep_to_paths(trainer, recorded_paths(manifest, tree), source, settings)
     engine = Engine(trainer, config, parent, display, watch)
