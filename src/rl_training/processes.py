@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, forkserver, resource_tracker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -46,22 +46,48 @@ def handlers_kept() -> Iterator[None]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process with all its threads, and of those of its children that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    """CPU time of this process with all its threads, and of all processes below it, ended or not.
+
+    Those on other machines are not seen; nor, on a system without Linux's /proc, those that have not ended.
+    """
+    times, ticks = os.times(), 0
+    for process in _below(os.getpid()):
+        with suppress(OSError):  # it has ended since, and its parent's count holds its time
+            ticks += sum(map(int, _read(f"/proc/{process}/stat").rpartition(b")")[2].split()[11:15]))
+    ended = times.children_user + times.children_system
+    return times.user + times.system + ended + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def peak_memory() -> float | None:
-    """The most memory that this process ever held, in MB; None where the system does not say.
+    """The most memory that this process and those below it ever held, in MB, summed over the processes that live.
 
-    Not from getrusage, which counts what the process that forked this one held.
+    An upper bound: what forks share counts in each. None where the system does not say. Not from getrusage, which
+    counts what the process that forked this one held.
     """
+    held = [_peak(process) for process in (os.getpid(), *_below(os.getpid()))]
+    return None if held[0] is None else sum(each or 0.0 for each in held)
+
+
+def _peak(process: int) -> float | None:
     try:
-        with open("/proc/self/status", "rb", buffering=0) as status:
-            found = re.search(rb"^VmHWM:\s+(\d+)", status.read(), re.MULTILINE)
+        found = re.search(rb"^VmHWM:\s+(\d+)", _read(f"/proc/{process}/status"), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) * 1024 / 1e6 if found else None
+
+
+def _below(process: int) -> Iterator[int]:
+    """Living processes that this one started, those that they started, and so on."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            for child in map(int, _read(f"/proc/{process}/task/{thread}/children").split()):
+                yield child
+                yield from _below(child)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def ignore_signals() -> None:

@@ -10,19 +10,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from runs import assert_same_run, in_child, small_config
+from runs import assert_same_run, in_child, small_config, stopped_after
 
-from rl_training import train
+from rl_training import resume, train
 from rl_training.errors import ActorError, NonFiniteError
 from rl_training.fleet.actor import Actor, Fragment, Request
 from rl_training.fleet.fleet import Fleet, Ready
 from rl_training.fleet.local import shared_array
 from rl_training.fleet.weights import pack, unpack
+from rl_training.processes import peak_memory
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.optim import flatten_parameters
 from rl_training.state.run_directory import RunDirectory
 from rl_training.state.seeding import seed_everything
+from rl_training.tools.reproducing import cost_of
 
 SMALL = dict(total_timesteps=960, log_interval=1, eval_interval=960, eval_episodes=1, checkpoint_interval=480)
 
@@ -391,6 +393,18 @@ def test_processes_and_files_are_gone_when_a_run_ends(tmp_path):
         train(config_of(total_timesteps=128), run_dir=tmp_path / str(number))
     gc.collect()
     assert (len(os.listdir("/proc/self/fd")), threading.active_count(), children()) == before
+
+
+def test_the_cost_of_a_run_holds_what_its_actors_took(tmp_path, monkeypatch):
+    """They live when the last line is written; of a run in two parts, those of both count."""
+    config, steps = config_of(env_id="rl_training/BusyCartPole-v1", env_kwargs={"milliseconds": 2}), 960
+    alone = peak_memory()
+    with stopped_after(2, monkeypatch):
+        train(config, run_dir=tmp_path / "run")
+    resume(tmp_path / "run")
+    cost = cost_of(tmp_path / "run")
+    assert cost["processes"] == 2 and cost["cpu_seconds"] > steps * 2 / 1000
+    assert cost["peak_memory_mb"] > alone + config.num_actors * 50
 
 
 def test_two_fleets_of_one_config_are_the_same_run(tmp_path):

@@ -46,7 +46,7 @@ from rl_training.state.segments import SegmentStore
 from rl_training.state.stateful import Stateful
 from rl_training.trust import foreign
 
-LOOK_EVERY = 0.1  # seconds between looks at the memory in use: each costs as much as the rest of a log line
+LOOK_EVERY = 0.1  # seconds between looks at CPU time and memory: each costs as much as the rest of a log line
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Engine:
             self.beginnings = {path: path.read_bytes() for path in beginnings if path.exists()}
         self.trackers = Trackers(self.display.warning)
         self.began, self.began_at, self.cpu_began = time.perf_counter(), progress.steps, cpu_seconds()
-        self.pace, self.look_again_at = Pace(total), 0.0
+        self.pace, self.look_again_at, self.cpu_seconds, self.peak_memory = Pace(total), 0.0, 0.0, 0.0
         self.spent = dict.fromkeys(("collect", "learn", "evaluate", "checkpoint"), 0.0)
         try:
             self.steering.follow(self.run)
@@ -357,10 +357,14 @@ class Engine:
         speed = (self.progress.steps - self.began_at) / seconds
         timing = {"wall_seconds": round(seconds, 3), "steps_per_second": round(speed, 1)}
         timing |= {f"{name}_seconds": round(spent, 3) for name, spent in self.spent.items()}
-        timing |= {"cpu_seconds": round(cpu_seconds() - self.cpu_began, 2)}
         if seconds >= self.look_again_at or self.is_over:
-            self.look_again_at, self.peak_memory = seconds + LOOK_EVERY, peak_memory()
-        if self.peak_memory is not None:
+            self.look_again_at = seconds + LOOK_EVERY
+            self.cpu_seconds = cpu_seconds() - self.cpu_began
+            self.peak_memory = max(
+                self.peak_memory, peak_memory() or 0.0
+            )  # a process that ended says no more
+        timing |= {"cpu_seconds": round(self.cpu_seconds, 2)}
+        if self.peak_memory:
             timing |= {"peak_memory_mb": round(self.peak_memory, 1)}
         timing |= self.trainer.timing()
         self._refuse_lost_directory()
