@@ -47,10 +47,12 @@ LEFT_OUT: dict[str, str] = {
     "gail/pendulum": YOUNGER,
     "gumbel_muzero/cartpole": YOUNGER,
     "impala/cartpole": YOUNGER,
+    "impala/cartpole_no_velocity": YOUNGER,
     "muzero/cartpole": YOUNGER,
     "ppg/cartpole": YOUNGER,
     "ppo/minatar_asterix": YOUNGER,
     "ppo/minatar_breakout": YOUNGER,
+    "ppo/minatar_freeway": YOUNGER,
     "ppo/minatar_space_invaders": YOUNGER,
     "sac/pendulum": YOUNGER,
 }
