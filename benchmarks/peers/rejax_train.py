@@ -3,7 +3,8 @@
     python -m benchmarks.peers.rejax_train '{"algorithm": "ppo", "env_id": "CartPole-v1", "num_envs": 4, ...}'
 
 Settings: `algorithm`, `env_id`, `num_envs`, its `arguments`, `learning_rate`, `linear` (whether that falls to 0 over
-the run), `warm_up`, `steps`, `seed`, `episodes`. The training is compiled before it is measured; what that takes is
+the run), `gains` (those of orthogonal initial weights: `hidden`, `actor` and `critic`; without them they are flax's),
+`warm_up`, `steps`, `seed`, `episodes`. The training is compiled before it is measured; what that takes is
 `compile_seconds`.
 """
 
@@ -24,6 +25,7 @@ import numpy as np
 import optax
 import rejax
 from jax import numpy as jnp
+from jax.nn.initializers import orthogonal
 
 from benchmarks.meter import measured, report
 
@@ -47,6 +49,31 @@ def make(settings: dict[str, Any], steps: int) -> Any:
         **arguments,
     )
     return algorithm.replace(eval_callback=lambda algorithm, state, key: jnp.zeros(()))
+
+
+def first_state(algorithm: Any, key: Any, gains: dict[str, float] | None) -> Any:
+    """The state that training begins with; where `gains` are given, its weights are drawn anew, orthogonal."""
+    state = algorithm.init_state(key)
+    if gains is None:
+        return state
+
+    def redraw(params: Any, head: float) -> Any:
+        leaves, kind = jax.tree_util.tree_flatten(params)
+        size = min(leaf.shape[-1] for leaf in leaves)  # of the head, whose outputs are fewest
+        keys = jax.random.split(jax.random.fold_in(key, size), len(leaves))
+        drawn = [
+            leaf  # a bias: 0 on both sides
+            if leaf.ndim == 1
+            else orthogonal(head if leaf.shape[-1] == size else gains["hidden"])(chance, leaf.shape)
+            for leaf, chance in zip(leaves, keys, strict=True)
+        ]
+        return jax.tree_util.tree_unflatten(kind, drawn)
+
+    actor, critic = state.actor_ts, state.critic_ts
+    return state.replace(
+        actor_ts=actor.replace(params=redraw(actor.params, gains["actor"])),
+        critic_ts=critic.replace(params=redraw(critic.params, gains["critic"])),
+    )
 
 
 def choose(algorithm: Any, state: Any, obs: Any) -> Any:
@@ -77,7 +104,11 @@ def main(settings: dict[str, Any]) -> None:
     algorithm = make(settings, settings["steps"])
     key = jax.random.PRNGKey(settings["seed"])
     began = time.process_time()
-    train = jax.jit(algorithm.train).lower(key).compile()
+
+    def trained(key: Any) -> Any:
+        return algorithm.train(train_state=first_state(algorithm, key, settings.get("gains")))
+
+    train = jax.jit(trained).lower(key).compile()
     compiling = time.process_time() - began
     (state, _), cost = measured(lambda: jax.block_until_ready(train(key)))
     found = score(algorithm, state, settings) if settings["episodes"] else None

@@ -5,14 +5,16 @@
 Settings: `algorithm`, `package` (stable_baselines3 unless given), `policy` (MlpPolicy), `env_id`, `num_envs`,
 `env_kwargs`, `atari` (whether frames get the library's own preprocessing, with these options), `arguments` and
 `policy_kwargs` of the algorithm, `linear` (names of arguments that fall to 0 over the run), `warm_up` (steps of
-a first training that is not measured; 0: none), `steps`, `seed`, `episodes`, `deterministic` (whether these
-are greedy, true unless given).
+a first training that is not measured; 0: none), `jitted` (whether the first training is of the model that is measured,
+for each model compiles anew: what that takes is `compile_seconds`), `steps`, `seed`, `episodes`, `deterministic`
+(whether these are greedy, true unless given).
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from importlib import import_module, metadata
 from typing import Any
 
@@ -39,8 +41,8 @@ def make_envs(settings: dict[str, Any], count: int, seed: int) -> VecEnv:
     return VecFrameStack(frames, n_stack=4)
 
 
-def train(settings: dict[str, Any], algorithm: Any, steps: int) -> Any:
-    """Make the environments and the model, and train it: what is measured."""
+def make_model(settings: dict[str, Any], algorithm: Any) -> Any:
+    """The model with its environments."""
     arguments = dict(settings.get("arguments") or {})
     for name in settings.get("linear") or ():
         arguments[name] = lambda remaining, start=arguments[name]: remaining * start
@@ -50,7 +52,7 @@ def train(settings: dict[str, Any], algorithm: Any, steps: int) -> Any:
     if "optimizer_class" in policy_kwargs:  # as module:name
         module, _, name = policy_kwargs["optimizer_class"].partition(":")
         policy_kwargs["optimizer_class"] = getattr(import_module(module), name)
-    model = algorithm(
+    return algorithm(
         settings.get("policy") or "MlpPolicy",
         make_envs(settings, settings["num_envs"], settings["seed"]),
         seed=settings["seed"],
@@ -58,23 +60,32 @@ def train(settings: dict[str, Any], algorithm: Any, steps: int) -> Any:
         policy_kwargs=policy_kwargs,
         **arguments,
     )
-    return model.learn(steps)
 
 
 def main(settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     package = import_module(settings.get("package") or "stable_baselines3")
     algorithm = getattr(package, settings["algorithm"])
-    if settings["warm_up"]:
-        train(settings, algorithm, settings["warm_up"])
-    model, cost = measured(lambda: train(settings, algorithm, settings["steps"]))
+    more = {}
+    if settings.get("jitted"):
+        model = make_model(settings, algorithm)
+        began = time.process_time()
+        model.learn(settings["warm_up"])
+        more["compile_seconds"] = time.process_time() - began
+        model, cost = measured(lambda: model.learn(settings["steps"]))
+    else:
+        if settings["warm_up"]:
+            make_model(settings, algorithm).learn(settings["warm_up"])
+        model, cost = measured(lambda: make_model(settings, algorithm).learn(settings["steps"]))
     score, returns = None, []
     if settings["episodes"]:
         envs = make_envs(settings, min(EVALUATION_ENVS, settings["episodes"]), 1000 + settings["seed"])
         how = dict(deterministic=settings.get("deterministic", True), return_episode_rewards=True)
         returns = list(map(float, evaluate_policy(model, envs, settings["episodes"], **how)[0]))
         score = sum(returns) / len(returns)
-    report(model.num_timesteps, cost, tuple(filter(is_installed, PACKAGES)), score=score, returns=returns)
+    report(
+        model.num_timesteps, cost, tuple(filter(is_installed, PACKAGES)), score=score, returns=returns, **more
+    )
 
 
 def is_installed(package: str) -> bool:
