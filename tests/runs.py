@@ -610,17 +610,6 @@ COMPILED: dict[str, dict[str, Any]] = {
     "ppo-masked-compiled": dict(
         algo="ppo", **LANES | dict(env_id="Taxi-v4"), total_timesteps=3000, max_episode_steps=50
     ),
-    "dreamer-compiled": dict(
-        algo="dreamer",
-        env_id="CartPole-v1",
-        total_timesteps=700,
-        num_envs=2,
-        train_ratio=1.5,
-        learning_starts=100,
-        buffer_size=500,
-        **TINY_DREAMER | dict(deter_size=32, blocks=2, rssm_hidden=16, imagination_horizon=4),
-        learning_rate_schedule="linear:1e-4",
-    ),
     "ppo-minatar": dict(  # the lanes are compiled, the convolutions are torch's
         algo="ppo",
         env_id="MinAtar/Breakout-v1",
@@ -674,6 +663,49 @@ COMPILED: dict[str, dict[str, Any]] = {
         num_minibatches=2,
         update_epochs=2,
         layer_norm=True,
+    ),
+}
+# Compiled environments that Python steps, because the policy is not of dense layers alone, for the kill tests.
+STEPPED: dict[str, dict[str, Any]] = {
+    "recurrent-compiled": dict(
+        algo="recurrent_ppo",
+        **LANES,
+        total_timesteps=2000,
+        num_minibatches=2,
+        update_epochs=2,
+        recurrent_size=8,
+        normalize_observations=True,
+    ),
+    "dreamer-compiled": dict(
+        algo="dreamer",
+        env_id="CartPole-v1",
+        vectorization="compiled",
+        total_timesteps=700,
+        num_envs=2,
+        train_ratio=1.5,
+        learning_starts=100,
+        buffer_size=500,
+        **TINY_DREAMER | dict(deter_size=32, blocks=2, rssm_hidden=16, imagination_horizon=4),
+        learning_rate_schedule="linear:1e-4",
+    ),
+    "muzero-compiled": dict(algo="muzero", **PLANNER, vectorization="compiled", reanalyse_ratio=0.2),
+    "muzero-tictactoe": dict(
+        algo="muzero",
+        env_id="rl_training/TicTacToe-v0",
+        vectorization="compiled",
+        **BOARD_GAME | dict(total_timesteps=800, buffer_size=300, replay_ratio=0.1),
+    ),
+    "efficientzero-compiled": dict(
+        algo="efficientzero",
+        **PLANNER,
+        vectorization="compiled",
+        reanalyse_values=True,
+        prefix_size=8,
+        projection_size=8,
+        normalize_observations=True,
+    ),
+    "scalezero-compiled": dict(
+        **RUNS["scalezero-classic"] | dict(env_ids=["CartPole-v1"]), vectorization="compiled"
     ),
 }
 # Every compiled environment of one player; many an episode is open at a checkpoint.
@@ -774,7 +806,7 @@ def network_of(agent: Any) -> Any:
 def small_config(name: str, **changes: Any) -> Any:
     """A small run; in Gymnasium's own environments, unless it says otherwise."""
     return load_config(
-        dict(vectorization="sync") | CADENCES | (RUNS | OWN | COMPILED | LANED)[name] | changes
+        dict(vectorization="sync") | CADENCES | (RUNS | OWN | COMPILED | STEPPED | LANED)[name] | changes
     )
 
 

@@ -10,6 +10,7 @@ from runs import (
     LANED,
     OWN,
     RUNS,
+    STEPPED,
     assert_same_run,
     fresh,
     go_on,
@@ -18,6 +19,7 @@ from runs import (
     small_config,
 )
 
+from rl_training.registry import SHIPPED, config_class_of
 from rl_training.runtime import engine
 from rl_training.runtime.optim import Adam
 
@@ -36,7 +38,7 @@ def compare_killed_with(whole, name, folder, kills, seed):
 needs_minatar = pytest.mark.skipif(find_spec("minatar") is None, reason="the extra minatar is not installed")
 KILLED = [
     pytest.param(name, marks=needs_minatar) if name == "ppo-minatar" else name
-    for name in (*RUNS, *OWN, *COMPILED)
+    for name in (*RUNS, *OWN, *COMPILED, *STEPPED)
 ]
 
 
@@ -67,7 +69,7 @@ def test_killed_twenty_times_in_every_compiled_environment(name, trained_run, tm
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(COMPILED.keys() - {"ppo-minatar", "dreamer-compiled"}),
+        *sorted(COMPILED.keys() - {"ppo-minatar"}),
         "ppo-compiled",
         "dqn-compiled",
         "sac-compiled",
@@ -79,9 +81,23 @@ def test_compiled_runs_are_compiled_throughout(name, trained_run):
     assert ways == {"compiled"}
 
 
-def test_a_compiled_dreamer_learns_in_compiled_code_and_acts_by_torch(trained_run):
+@pytest.mark.parametrize("name", sorted(STEPPED))
+def test_runs_whose_policies_python_steps_have_compiled_environments(name, trained_run):
+    manifest = json.loads((trained_run(name) / "manifest.json").read_text())
+    assert manifest["config"]["vectorization"] == "compiled"
+    assert manifest["paths"].get("rollouts") != "compiled"
+
+
+def test_a_compiled_dreamer_learns_in_compiled_code(trained_run):
     paths = json.loads((trained_run("dreamer-compiled") / "manifest.json").read_text())["paths"]
-    assert (paths["fast_networks"], paths["rollouts"]) == ("compiled", "python")
+    assert paths["fast_networks"] == "compiled"
+
+
+def test_every_algorithm_that_may_have_compiled_environments_is_killed_in_them():
+    runs = (RUNS | OWN | COMPILED | STEPPED).values()
+    killed = {run["algo"] for run in runs if run.get("vectorization") == "compiled"}
+    free = {name for name in SHIPPED if config_class_of(name).model_fields["vectorization"].default == "auto"}
+    assert free <= killed
 
 
 def test_the_same_run_twice_is_the_same(trained_run, tmp_path):
