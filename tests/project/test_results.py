@@ -192,5 +192,5 @@ def test_the_verdict_is_read_off_the_interval() -> None:
     peer = {"library": "peers 1.0", "seeds": [{"score": 3.0}, {"score": 4.0}]}
     lines = verdict(Measured(row, {"seeds": seeds}, peer))
     assert lines[1] == "reference    5 (them): below"
-    assert "at least as good 1.00" in lines[2]
-    assert "peers 1.0: IQM 3.50" in lines[3] and "at least as good 0.25" in lines[4]
+    assert "improvement (ties count half) 1.00" in lines[2]
+    assert "peers 1.0: IQM 3.50" in lines[3] and "improvement (ties count half) 0.25" in lines[4]

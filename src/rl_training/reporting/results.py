@@ -88,7 +88,7 @@ def verdict(measured: Measured) -> list[str]:
 
 def improvement(measured: Measured, others: Sequence[float]) -> str:
     value, low, high = improvement_interval([measured.scores], [np.array(others, float)])
-    return f"probability of being at least as good {value:.2f}, 95 % interval {low:.2f} to {high:.2f} (ties count half)"
+    return f"probability of improvement (ties count half) {value:.2f}, 95 % interval {low:.2f} to {high:.2f}"
 
 
 def untrained(measured: Measured) -> float:
@@ -167,7 +167,7 @@ def _verdicts(measured: Measured) -> Iterator[str]:
     if measured.peer is not None:
         scores = [seed["score"] for seed in measured.peer["seeds"]]
         probability = improvement_interval([measured.scores], [np.array(scores)])
-        yield f"P(at least as good) {probability.value:.2f} ({probability.low:.2f} to {probability.high:.2f})"
+        yield f"P(improvement) {probability.value:.2f} ({probability.low:.2f} to {probability.high:.2f})"
     yield from (
         standing(measured.iqm, each.score, len(measured.seeds)) if each.goal else "orientation only"
         for each in measured.row.references
