@@ -17,7 +17,8 @@ from rl_training.kernels import compiled
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.policies.gathering import WholeSteps
 from rl_training.policies.in_lanes import WholeRollouts
-from rl_training.runtime import updates, workflows
+from rl_training.runtime import paths, updates, workflows
+from rl_training.runtime.paths import other_kernels
 from rl_training.state import checkpoints
 
 RUN = "ppo-cartpole"
@@ -44,12 +45,10 @@ def begun(run_dir: Path) -> Path:
 
 def test_the_path_is_in_the_manifest_and_in_checkpoints(trained_run: Any) -> None:
     run = trained_run(RUN)
-    paths = json.loads((run / "manifest.json").read_text())["paths"]
-    made = {"kernels": compiled.REVISION, "cpu_features": compiled.cpu_features()}
-    assert paths == {"surrogate": "compiled", "rollouts": "python"} | made
-    newest, tree = checkpoints.newest_good_checkpoint(run / "checkpoints") or (None, {})
-    assert newest is not None
-    assert tree["paths"] == {"surrogate": "compiled", "rollouts": "python"}
+    made = {"kernels": {"shared": compiled.REVISION}, "cpu_features": compiled.cpu_features()}
+    expected = {"surrogate": "compiled", "rollouts": "python"} | made
+    assert json.loads((run / "manifest.json").read_text())["paths"] == expected
+    assert checkpoint_paths(run) == expected
 
 
 @pytest.mark.parametrize("setting", [True, False])
@@ -89,8 +88,8 @@ def test_a_run_that_began_step_by_step_goes_on_so_where_steps_could_be_compiled(
         in_python(there)
         assert in_child(go_on, config, tmp_path / "whole") == 0
         assert killed_in_an_iteration(0.3, 0.5, config, tmp_path / "killed") is None
-    paths = json.loads((tmp_path / "killed" / "manifest.json").read_text())["paths"]
-    assert paths["rollouts"] == "python"
+    record = json.loads((tmp_path / "killed" / "manifest.json").read_text())["paths"]
+    assert record["rollouts"] == "python"
     kill_and_resume(config, tmp_path / "killed", 2, random.Random(1))
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
@@ -133,8 +132,8 @@ def test_other_compiled_code_refuses_a_run_and_names_the_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(tmp_path / "run")
-    monkeypatch.setattr(workflows, "REVISION", compiled.REVISION + 1)
-    wrong = f"revision {compiled.REVISION + 1} of compiled code, not {compiled.REVISION}; .* rl-training fork"
+    monkeypatch.setattr(paths, "REVISION", compiled.REVISION + 1)
+    wrong = rf"revision {compiled.REVISION} of compiled code \(here {compiled.REVISION + 1}\); .* rl-training fork"
     with pytest.raises(RunError, match=wrong):
         resume(run, quiet=True)
 
@@ -144,14 +143,67 @@ def test_the_fork_that_a_refusal_names_is_made_where_torch_computed_the_updates_
 ) -> None:
     config = small_config("a2c-compiled", compiled_updates=False)
     assert killed_in_an_iteration(0.5, 0.5, config, tmp_path / "run") is None
-    monkeypatch.setattr(workflows, "REVISION", compiled.REVISION + 1)
+    monkeypatch.setattr(paths, "REVISION", compiled.REVISION + 1)
     with pytest.raises(RunError) as refusal:
         resume(tmp_path / "run", quiet=True)
     words = shlex.split(str(refusal.value).rpartition("fork it: ")[2])
     result = fork(words[2], words[3:], run_dir=tmp_path / "fork", quiet=True)
-    paths = json.loads((result.run_dir / "manifest.json").read_text())["paths"]
-    assert (paths["update"], paths["rollouts"]) == ("torch", "compiled")
-    assert paths["kernels"] == compiled.REVISION + 1
+    record = json.loads((result.run_dir / "manifest.json").read_text())["paths"]
+    assert (record["update"], record["rollouts"]) == ("torch", "compiled")
+    assert record["kernels"] == {"shared": compiled.REVISION + 1}
+
+
+def test_a_compiled_run_is_refused_where_the_processor_has_other_features_and_can_be_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(tmp_path / "run")
+    monkeypatch.setattr(paths, "cpu_features", lambda: "fma")
+    with pytest.raises(RunError) as refusal:
+        resume(run, quiet=True)
+    words = str(refusal.value)
+    assert f"the CPU features {compiled.cpu_features()} (here fma)" in words and "\n" not in words
+    command = shlex.split(words.rpartition("fork it: ")[2])
+    result = fork(command[2], command[3:], run_dir=tmp_path / "fork", quiet=True)
+    assert checkpoint_paths(result.run_dir)["cpu_features"] == "fma"
+
+
+def test_a_run_by_torch_goes_on_where_the_processor_has_other_features() -> None:
+    record = {"surrogate": "torch", "rollouts": "python", "kernels": {"shared": 1}, "cpu_features": "none"}
+    assert other_kernels(record) == []
+    assert len(other_kernels(record | {"rollouts": "compiled"})) == 2
+
+
+def test_a_compiled_run_whose_checkpoints_and_manifest_are_of_an_earlier_form_goes_on(tmp_path: Path) -> None:
+    """One number for all compiled code, in the manifest alone, and once no features of the processor."""
+    run = begun(tmp_path / "run")
+    newest, tree = checkpoints.newest_good_checkpoint(run / "checkpoints") or (None, {})
+    assert newest is not None
+    tree["paths"] = {"surrogate": "compiled", "rollouts": "python"}
+    checkpoints.save_checkpoint(run / "checkpoints", tree["progress"]["steps"], tree, 5)
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["paths"] = tree["paths"] | {"kernels": compiled.REVISION}
+    workflows.RunDirectory(run)._write_manifest({k: v for k, v in manifest.items() if k != "sha256"})
+    display = Told()
+    resume(run, display=display)
+    assert "updates: compiled" in display.messages
+    assert checkpoint_paths(run)["kernels"] == {"shared": compiled.REVISION}
+
+
+def test_the_revision_of_a_part_is_not_taken_for_that_of_all_compiled_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features = compiled.cpu_features()
+    record = {
+        "fast_networks": "compiled",
+        "kernels": {"shared": 2, "fast_networks": 3},
+        "cpu_features": features,
+    }
+    earlier = record | {"kernels": 3}
+    assert other_kernels(record) == other_kernels(earlier) == []
+    assert other_kernels(earlier | {"kernels": 2}) == ["revision 2 of compiled fast_networks (here 3)"]
+    monkeypatch.setattr(paths, "REVISION", 3)
+    for each in (record, earlier):
+        assert other_kernels(each) == ["revision 2 of compiled code (here 3)"]
 
 
 def test_a_run_without_the_record_goes_on_with_torch(tmp_path: Path) -> None:

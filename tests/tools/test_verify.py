@@ -13,7 +13,7 @@ from test_cli import cli
 from test_travelling import between, files_in
 
 from rl_training.errors import RunError
-from rl_training.runtime import workflows
+from rl_training.runtime import paths
 from rl_training.runtime.optim import Adam, flatten_parameters
 from rl_training.runtime.trainer import Trainer
 from rl_training.state import chain, checkpoints
@@ -293,7 +293,7 @@ def test_a_knob_that_is_younger_than_the_run_is_no_difference(copied):
 
 def test_another_revision_of_compiled_code_is_a_reason_and_no_refusal_if_asked(trained_run, monkeypatch):
     run = trained_run("ppo-cartpole")
-    monkeypatch.setattr(workflows, "REVISION", workflows.REVISION + 1)
+    monkeypatch.setattr(paths, "REVISION", paths.REVISION + 1)
     with pytest.raises(RunError, match=r"of compiled code \(here .*--anyway"):
         verify(run, begin=2900)
     verdict = verify(run, begin=2900, anyway=True)

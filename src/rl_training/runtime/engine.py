@@ -33,6 +33,7 @@ from rl_training.runtime.disk import keep_of
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import Metrics, MetricsWindow
 from rl_training.runtime.observers import Watch
+from rl_training.runtime.paths import record_of
 from rl_training.runtime.steering import Steering
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.config import Config
@@ -420,7 +421,7 @@ class Engine:
             "policy": self._policy(),
             "trainer": self.trainer.state_dict(),
             "progress": self.progress.state_dict(),
-            "paths": self.trainer.paths(),
+            "paths": record_of(self.trainer),
             **({"decided": self.controls.state()} if self.controls.decided else {}),
             **self.steering.journal.mark(self.progress.steps),
             "segments": self.store.entries,  # the trainer's state has brought them up to date

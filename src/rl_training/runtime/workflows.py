@@ -25,7 +25,6 @@ from rl_training.envs.spaces import JOINT, action_codec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.envs.wrappers import as_dict
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
-from rl_training.kernels.compiled import PART_REVISIONS, REVISION, cpu_features
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
 from rl_training.policies.search import QUIET
@@ -35,8 +34,8 @@ from rl_training.runtime.disk import disk_line, keep_of
 from rl_training.runtime.engine import Engine, Result, is_over
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.observers import Observer, Watch
-from rl_training.runtime.trainer import ROLLOUTS, Trainer, as_seen
-from rl_training.runtime.updates import COMPILED
+from rl_training.runtime.paths import keep_to_paths, record_of, recorded_paths
+from rl_training.runtime.trainer import Trainer, as_seen
 from rl_training.settings.config import Config
 from rl_training.settings.keys import fields_of
 from rl_training.settings.loading import dump_config, given_keys, load_config, load_run_config
@@ -123,7 +122,7 @@ def train_until_stopped(
     threads = trainer.threads
     run = RunDirectory.create(run_dir, default_name=f"{config.algo_name}-{config.env_name}-s{config.seed}")
     with run.lock():
-        with begin_run(run, config, threads, trainer.paths()):
+        with begin_run(run, config, threads, record_of(trainer)):
             pass
         for told in filter(
             None, (difference(written, config), lanes_line(written, config), disk_line(trainer, config))
@@ -136,7 +135,7 @@ def train_until_stopped(
 
 @contextmanager
 def begin_run(
-    run: RunDirectory, config: Config, threads: int, paths: Mapping[str, str], **more: Any
+    run: RunDirectory, config: Config, threads: int, paths: Mapping[str, Any], **more: Any
 ) -> Iterator[None]:
     """Write the initial files of a new run; additional ones are written in between.
 
@@ -151,7 +150,7 @@ def begin_run(
             keeps_freed_memory=keep_freed_memory(),
             results=revisions(config, threads),
             environment=environment_protocol(config),
-            paths={**paths, **kernels(paths)},
+            paths=dict(paths),
             resumes_exactly=config.resumes_exactly,
             parts=parts.files(config),
             algorithm=home_of(config.algo),
@@ -524,62 +523,6 @@ def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display
 def _short(files: Mapping[str, str]) -> dict[str, str]:
     """The files of a run's own parts, each with the beginning of its SHA-256."""
     return {f"the file {path}": f"of SHA-256 {str(digest)[:12]}" for path, digest in files.items()}
-
-
-def kernels(paths: Mapping[str, Any]) -> dict[str, Any]:
-    """Properties of this version and machine that the results of compiled updates depend on."""
-    return {"kernels": kernel_revision(paths), "cpu_features": cpu_features()}
-
-
-def kernel_revision(paths: Mapping[str, Any]) -> int:
-    """The revision here of the compiled code that a run on these paths uses."""
-    return max([REVISION, *(PART_REVISIONS.get(part, 0) for part, path in paths.items() if path == COMPILED)])
-
-
-def recorded_paths(manifest: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """How a run computed its updates so far, from its manifest and the checkpoint."""
-    records = (manifest.get("paths"), tree.get("paths"))
-    return {name: path for record in records if isinstance(record, dict) for name, path in record.items()}
-
-
-def other_kernels(made: Mapping[str, Any]) -> str:
-    """How the compiled code that a run used differs from this version's, which computes other numbers."""
-    if COMPILED in made.values() and made.get("kernels") != (here := kernel_revision(made)):
-        return f"revision {made.get('kernels')} of compiled code (here {here})"
-    return ""
-
-
-def keep_to_paths(
-    trainer: Trainer,
-    made: Mapping[str, Any],
-    source: Path,
-    changes: Sequence[str] = (),
-    *,
-    anyway: bool = False,
-) -> None:
-    """Compute updates as a run did so far: by torch where its record says nothing. Refused where that cannot be.
-
-    changes: settings of a fork of `source`, for the command that the refusal names
-    anyway: also in compiled code of another revision
-    """
-    lost = [
-        update.explained
-        for name, update in trainer.choices().items()
-        if made.get(name) == COMPILED != update.path
-    ]
-    if made.get(ROLLOUTS) == COMPILED != trainer.paths().get(ROLLOUTS):
-        lost.append("rollouts step by step, of a network that is not of dense layers alone")
-    if other_kernels(made) and not anyway:
-        lost.append(f"revision {kernel_revision(made)} of compiled code, not {made.get('kernels')}")
-    if lost:
-        trainer.close()
-        trust = ["--trust"] if foreign(trainer.config) else []
-        command = shlex.join(["rl-training", "fork", str(source), *changes, "compiled_updates=false", *trust])
-        raise RunError(
-            f"{source}: it ran in compiled code, here that would be: {lost[0]}; resume it where it began, "
-            f"or fork it: {command}"
-        )
-    trainer.keep_to(made)
 
 
 def _results(manifest: Mapping[str, Any], config: Config) -> Mapping[str, Any]:

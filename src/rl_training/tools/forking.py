@@ -17,6 +17,7 @@ from rl_training.runtime.controls import ARGUMENT, ARGUMENTS, PARTS, idle_knobs
 from rl_training.runtime.disk import keep_of
 from rl_training.runtime.engine import Engine, Result
 from rl_training.runtime.observers import Observer, Watch
+from rl_training.runtime.paths import keep_to_paths, record_of, recorded_paths
 from rl_training.runtime.workflows import (
     algorithm_in,
     begin_run,
@@ -24,10 +25,8 @@ from rl_training.runtime.workflows import (
     check_log,
     check_manifest,
     given,
-    keep_to_paths,
     make_trainer,
     or_stop,
-    recorded_paths,
     refuse_changed_config,
     run_engine,
     saved_config,
@@ -177,8 +176,9 @@ def _fork(
         more = {"lineage": [lineage, *_listed(manifest, "lineage")]}
         if accepted := [*_listed(manifest, ACCEPTED_DAMAGE), *([damage] if damage else ())]:
             more[ACCEPTED_DAMAGE] = accepted  # the fork's log begins with the parent's
-        with begin_run(run, config, threads, trainer.paths(), **more):
-            tree["paths"] = trainer.paths()
+        paths = record_of(trainer)
+        with begin_run(run, config, threads, paths, **more):
+            tree["paths"] = paths
             _take_journal_over(parent, run, tree, changes)
             _take_over(parent, run, path, tree, config)
         engine.progress.best_return = tree["progress"]["best_return"]
@@ -222,7 +222,7 @@ def _begin_with(
     lineage = {"parent": name, "checkpoint": "policy", "step": 0, "changes": changed}
     with run.lock():
         engine = Engine(trainer, config, run, display, watch)
-        with begin_run(run, config, threads, trainer.paths(), lineage=[lineage]):
+        with begin_run(run, config, threads, record_of(trainer), lineage=[lineage]):
             files.write_file(run.metrics_path, b"")
             engine.save()
         display.message(f"begins at step 0 with the policy of {name}; its optimizer is new" + _told(changes))

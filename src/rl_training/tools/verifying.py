@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from rl_training.errors import CheckpointError, RunError
 from rl_training.monitoring.display import Display, QuietDisplay, SilentDisplay
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.workflows import RESUMED_ELSEWHERE, Left, given, other_kernels
+from rl_training.runtime.paths import other_kernels
+from rl_training.runtime.workflows import RESUMED_ELSEWHERE, Left, given
 from rl_training.state import chain, checkpoints
 from rl_training.state.formats import DIGEST
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory
@@ -75,8 +76,7 @@ def verify(
     end = last if end is None else min(end, last)
     with given(env):
         left = found(run, begin, SilentDisplay(), trust=trust, accept_damaged_log=True)
-        if kernels := other_kernels(left.paths):
-            left = left._replace(changed=[*left.changed, kernels])
+        left = left._replace(changed=[*left.changed, *other_kernels(left.paths)])
         _refuse_elsewhere(run, left, anyway)
         start = left.newest[1]["progress"]["steps"] if left.newest else 0
         reached = {line["step"] for line in lines} | set(
@@ -188,6 +188,7 @@ def _unlike_checkpoints(there: Path, here: Path) -> str:
     for path in (there, here):
         tree = checkpoints.load_checkpoint(path)
         tree.pop("journal", None)  # here it is known from the start
+        tree.pop("paths", None)  # kept to, or a reason for what differs
         tree["progress"] = {
             name: value
             for name, value in tree["progress"].items()
