@@ -42,12 +42,28 @@ def test_it_is_the_default_and_takes_compiled_environments_where_they_are_equal(
         dict(frame_stack=2),
         dict(action_repeat=2),
         dict(time_limit=20),
+        dict(info_metrics=["is_success"]),
         dict(env_id="rl_training/CartPoleNoVelocity-v1"),
         dict(env_id="Blackjack-v1"),
     ],
 )
 def test_whatever_asks_for_more_gets_gymnasiums_own(more: dict[str, Any]) -> None:
     assert chosen(**more) == "sync"
+
+
+def test_arguments_that_move_get_gymnasiums_own() -> None:
+    moving = {"g": {"type": "linear", "start": 2.0, "end": 10.0}}
+    settings = dict(algo="ppo", env_id="Pendulum-v1", env_kwargs={"g": 10.0}, env_kwargs_schedule=moving)
+    config = load_config(settings)
+    assert with_lanes(config).vectorization == "sync"
+    # Not only for the arguments they begin with, which a config must name.
+    assert with_lanes(config.model_copy(update={"env_kwargs": {}})).vectorization == "sync"
+
+
+def test_what_asks_for_more_is_named_where_the_user_wants_compiled_ones() -> None:
+    config = load_config(TINY | dict(algo="ppo", vectorization="compiled", info_metrics=["is_success"]))
+    with pytest.raises(ValueError, match="vectorization: compiled cannot be used: .*info_metrics"):
+        make_environments(config, 2, 1, "train")
 
 
 def test_an_id_that_somebody_has_registered_anew_is_not_compiled(monkeypatch: Any) -> None:

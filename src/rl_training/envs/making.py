@@ -152,8 +152,8 @@ def make_compiled(config: Config, count: int, seed: int, stream: str) -> Compile
     """`count` compiled environments; refuses, in one line, a config that asks for what they are not."""
     if asks_for_more(config):
         raise ConfigError(
-            "vectorization: compiled cannot be used: the config has wrappers, frame_stack, action_repeat, time_limit "
-            "or env_kwargs_schedule",
+            "vectorization: compiled cannot be used: the config has wrappers, frame_stack, action_repeat, time_limit, "
+            "info_metrics or env_kwargs_schedule",
             ("vectorization",),
         )
     with closing(make_env(config.env_id, config.env_kwargs, config.max_episode_steps)) as env:
