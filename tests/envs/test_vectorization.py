@@ -62,7 +62,7 @@ def test_arguments_that_move_get_gymnasiums_own() -> None:
 
 def test_what_asks_for_more_is_named_where_the_user_wants_compiled_ones() -> None:
     config = load_config(TINY | dict(algo="ppo", vectorization="compiled", info_metrics=["is_success"]))
-    with pytest.raises(ValueError, match="vectorization: compiled cannot be used: .*info_metrics"):
+    with pytest.raises(ValueError, match=r"vectorization: compiled cannot be used: .*info_metrics"):
         make_environments(config, 2, 1, "train")
 
 

@@ -12,12 +12,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numba
 import pytest
-from runs import in_child
+from runs import in_child, small_config
 from users import NOBODY, STRANGER, become, needs_root, public_folder
 
-from rl_training import compiling
+from rl_training import compiling, fork, resume, train
 from rl_training.compiling import Cache, njit, private, telling
+from rl_training.monitoring.display import QuietDisplay
+from rl_training.runtime import workflows
+from rl_training.tools import experiments, forking
+from rl_training.tools.experiment_display import QuietSeeds
 
 
 @pytest.fixture
@@ -348,6 +353,35 @@ def test_what_was_kept_of_other_sources_is_not_used(tmp_path, monkeypatch):
     assert not compiles(njit()(plus_one))
     monkeypatch.setattr(compiling, "sources", lambda: "another digest")
     assert compiles(njit()(plus_one))
+
+
+@pytest.mark.parametrize("what", ["train", "resume", "fork", "seeds"])
+def test_it_is_told_once_also_where_the_trainer_is_what_compiles(what, tmp_path, monkeypatch):
+    config = small_config("ppo-cartpole", total_timesteps=256, checkpoint_interval=128)
+    if what in ("resume", "fork"):
+        workflows.train_until_stopped(config, run_dir=tmp_path / "run", until=128)
+    make, said = workflows.make_trainer, []
+
+    def compile_and_make(*args):
+        for _ in range(2):
+            numba.njit(lambda number: number + 1)(1)
+        said.append("made")
+        return make(*args)
+
+    display = QuietSeeds() if what == "seeds" else QuietDisplay()
+    display.message = said.append
+    for module in (workflows, forking):
+        monkeypatch.setattr(module, "make_trainer", compile_and_make)
+    monkeypatch.setattr(experiments, "_run_all", lambda *_: None)
+    if what == "train":
+        train(config, run_dir=tmp_path / "run", display=display)
+    elif what == "resume":
+        resume(tmp_path / "run", display=display)
+    elif what == "fork":
+        fork(tmp_path / "run", run_dir=tmp_path / "fork", display=display)
+    else:
+        experiments.train_seeds(config, [1, 2], run_dir=tmp_path / "all", display=display)
+    assert said[:2] == ["compiling (once)", "made"] and said.count("compiling (once)") == 1
 
 
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])

@@ -18,7 +18,7 @@ from rl_training.monitoring.display import QuietDisplay
 from rl_training.policies.gathering import WholeSteps
 from rl_training.policies.in_lanes import WholeRollouts
 from rl_training.runtime import paths, updates, workflows
-from rl_training.runtime.paths import other_kernels
+from rl_training.runtime.paths import other_kernels, path_lines
 from rl_training.state import checkpoints
 
 RUN = "ppo-cartpole"
@@ -58,6 +58,31 @@ def test_the_first_lines_say_how_updates_are_computed(setting: bool, tmp_path: P
     assert (
         "updates: compiled" if setting else "updates: torch (compiled_updates is false)"
     ) in display.messages
+    assert "rollouts: python (the environments are not compiled)" in display.messages
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (RUN, "python (the environments are not compiled)"),
+        ("a2c-compiled", "compiled"),
+        ("dqn-compiled", "compiled"),
+        ("recurrent-compiled", "python (compiled code cannot act with this policy)"),
+        ("muzero-compiled", "python (compiled code cannot act with this policy)"),
+    ],
+)
+def test_the_first_lines_say_how_experience_is_gathered(name: str, told: str) -> None:
+    trainer = workflows.make_trainer(small_config(name))
+    assert path_lines(trainer)[-1] == f"rollouts: {told}"
+    trainer.keep_to({})
+    began = "python (as this run began)" if told == "compiled" else told
+    assert path_lines(trainer)[-1] == f"rollouts: {began}"
+    trainer.close()
+
+
+def test_a_run_that_gathers_no_experience_of_its_own_says_nothing_about_it() -> None:
+    trainer = workflows.make_trainer(small_config("bc-cartpole"))
+    assert path_lines(trainer) == ["updates: compiled"]
 
 
 @pytest.mark.parametrize("name", [RUN, "impala-cartpole"])

@@ -292,9 +292,12 @@ def test_the_fork_server_warms_up_for_two_seeds_of_a_compiled_config(
         raise Asked
 
     monkeypatch.setattr(experiments, "ensure_fork_server", ensure)
-    config = load_config(COMPILED, vectorization=vectorization)
+    config, said = load_config(COMPILED, vectorization=vectorization), []
+    display = QuietSeeds()
+    display.message = said.append
     with pytest.raises(Asked):
-        experiments.train_seeds(config, seeds, run_dir=tmp_path / "all", quiet=True)
+        experiments.train_seeds(config, seeds, run_dir=tmp_path / "all", display=display)
+    assert any("compiling (once)" in line for line in said) == warm
     assert [settings is not None and settings["vectorization"] == "compiled" for settings in asked] == [warm]
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rl_training.compiling import telling
 from rl_training.envs.spaces import space_to_json
 from rl_training.errors import EnvironmentFault, NonFiniteError, ObserverError, StorageError
 from rl_training.monitoring.display import Display, Pace
@@ -33,7 +32,7 @@ from rl_training.runtime.disk import keep_of
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.metrics import Metrics, MetricsWindow
 from rl_training.runtime.observers import Watch
-from rl_training.runtime.paths import record_of
+from rl_training.runtime.paths import path_lines, record_of
 from rl_training.runtime.steering import Steering
 from rl_training.runtime.trainer import Trainer
 from rl_training.settings.config import Config
@@ -193,13 +192,13 @@ class Engine:
             self.display.start(config, self.run.path, progress.steps, total)
             for line in (
                 *self.trainer.encoders(),
-                *update_lines(self.trainer),
+                *path_lines(self.trainer),
                 *rounded_up(config, progress.steps),
             ):
                 self.display.message(line)
             if not progress.is_over(total):
                 self._tell()
-            with telling(lambda: self.display.message("compiling (once)")), nothing_loaded_is_garbage():
+            with nothing_loaded_is_garbage():
                 yield
         except EnvironmentFault as fault:
             fault.step, fault.going_on = progress.steps, self._going_on()
@@ -485,12 +484,6 @@ class Engine:
                 else "no checkpoint was written yet"
             )
             raise StorageError(f"cannot write to {self.run.path}: {error}; {left}") from error
-
-
-def update_lines(trainer: Trainer) -> list[str]:
-    """How a run's updates are computed."""
-    paths = list(dict.fromkeys(update.explained for update in trainer.choices().values()))
-    return [f"updates: {', '.join(paths)}"] if paths else []
 
 
 def is_over(progress: Mapping[str, Any], config: Config) -> bool:

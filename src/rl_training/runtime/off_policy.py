@@ -25,7 +25,7 @@ from rl_training.kernels.exact import unchanging
 from rl_training.policies.gathering import WholeSteps
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
-from rl_training.runtime.trainer import ROLLOUTS, Trainer
+from rl_training.runtime.trainer import PYTHON, ROLLOUTS, Trainer
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.state.leaves import is_whole, require
@@ -74,7 +74,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         return self.whole is not None and type(self.replay) is Replay and self.whole.is_ready
 
     def paths(self) -> dict[str, str]:
-        return super().paths() | {ROLLOUTS: COMPILED if self.takes_whole_steps else "python"}
+        return super().paths() | {ROLLOUTS: COMPILED if self.takes_whole_steps else PYTHON}
 
     def keep_to(self, paths: Mapping[str, str]) -> None:
         super().keep_to(paths)

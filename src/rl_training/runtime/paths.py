@@ -32,6 +32,14 @@ def kernel_revisions(paths: Mapping[str, Any]) -> dict[str, int]:
     return {SHARED: REVISION, **own}
 
 
+def path_lines(trainer: Trainer) -> list[str]:
+    """How a run computes, and why not in compiled code: among what it says first."""
+    updates = dict.fromkeys(update.explained for update in trainer.choices().values())
+    rollouts = [] if ROLLOUTS not in trainer.paths() else [trainer.explained_rollouts()]
+    told = {"updates": updates, ROLLOUTS: rollouts}
+    return [f"{what}: {', '.join(ways)}" for what, ways in told.items() if ways]
+
+
 def recorded_paths(manifest: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
     """How a run computed so far, from its manifest and the checkpoint."""
     records = (manifest.get("paths"), tree.get("paths"))

@@ -27,6 +27,7 @@ from rl_training.state.stateful import Stateful
 PHYSICAL_CORES = torch.get_num_threads()
 
 ROLLOUTS = "rollouts"  # what the record of paths calls the gathering of experience
+PYTHON = "python"  # its path where it is not compiled
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 
@@ -38,7 +39,14 @@ class Trainer(Stateful, Generic[ConfigT]):
     checkpoint's policy can be loaded without the training machinery.
     """
 
-    transient: tuple[str, ...] = ("config", "agent", "observation_space", "action_space", "checksum")
+    transient: tuple[str, ...] = (
+        "config",
+        "agent",
+        "observation_space",
+        "action_space",
+        "checksum",
+        "stays_in_python",
+    )
     config_class: ClassVar[type[Config]]
     action_spaces: ClassVar[tuple[type, ...]] = ACTIONS
     # Raised when the algorithm computes other numbers than before: docs/formats.md.
@@ -48,6 +56,9 @@ class Trainer(Stateful, Generic[ConfigT]):
 
     config: ConfigT
     agent: Any  # a Stateful that acts (data.collector.Policy)
+    stays_in_python = (
+        False  # whether its rollouts do, as its run began, where compiled code could gather them
+    )
 
     def __init__(self, config: ConfigT, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         with about("env_id"):
@@ -103,10 +114,20 @@ class Trainer(Stateful, Generic[ConfigT]):
         return {name: part for name, part in vars(self).items() if isinstance(part, Choice)}
 
     def keep_to(self, paths: Mapping[str, str]) -> None:
-        """Compute updates as a run has done so far: by torch where `paths` does not say `compiled`."""
+        """Compute as a run has done so far: by torch and in Python where `paths` does not say `compiled`."""
+        self.stays_in_python = self.paths().get(ROLLOUTS) == COMPILED != paths.get(ROLLOUTS)
         for name, part in self.choices().items():
             if paths.get(name) != COMPILED:
                 part.use_torch("as this run began")
+
+    def explained_rollouts(self) -> str:
+        """How experience is gathered, and why not in compiled code."""
+        if self.paths()[ROLLOUTS] == COMPILED:
+            return COMPILED
+        why = "compiled code cannot act with this policy"
+        if self.config.vectorization != COMPILED:
+            why = "the environments are not compiled"
+        return f"{PYTHON} ({'as this run began' if self.stays_in_python else why})"
 
     def networks(self) -> list[tuple[str, nn.Module]]:
         """All its networks by name, those of the agent first."""

@@ -7,9 +7,9 @@ import shlex
 import signal
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from rl_training import parts
 from rl_training.allocator import keep_freed_memory
+from rl_training.compiling import telling
 from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
@@ -55,6 +56,12 @@ CONVOLUTIONS, ENCODERS = "convolutions", "encoders"  # among the revisions of a 
 RESUMED_ELSEWHERE = (
     "resumed_elsewhere"  # in the manifest: resumed with other versions, results or on another CPU
 )
+
+
+class Messages(Protocol):
+    """What shows a line: the display of a run, or of several seeds."""
+
+    def message(self, text: str) -> None: ...
 
 
 def train(
@@ -117,6 +124,11 @@ def train_until_stopped(
     """
     display = display or QuietDisplay()
     written = config if isinstance(config, Config) else load_config(config)
+    with told_of_compiling(display):
+        return _train(written, run_dir, display, until)
+
+
+def _train(written: Config, run_dir: str | Path | None, display: Display, until: float) -> Result:
     config = with_lanes(with_picture_defaults(written, sees_pictures))
     watch, trainer = Watch(config), make_trainer(config)
     threads = trainer.threads
@@ -131,6 +143,11 @@ def train_until_stopped(
         for text in idle_knobs(config):
             display.warning(text)
         return run_engine(Engine(trainer, config, run, display, watch), threads, until)
+
+
+def told_of_compiling(display: Messages) -> AbstractContextManager[None]:
+    """Say so once if anything is compiled within: that takes seconds in which nothing else is shown."""
+    return telling(lambda: display.message("compiling (once)"))
 
 
 @contextmanager
@@ -214,7 +231,7 @@ def resume_until_stopped(
     """
     display = display or QuietDisplay()
     run = RunDirectory.open(run_dir)
-    with run.lock():
+    with run.lock(), told_of_compiling(display):
         left = look(run, display, trust=trust, expected=expected, accept_damaged_log=accept_damaged_log)
         if left.newest is not None and left.damage is not None and left.is_over:
             latest = dict(left.newest[1]["progress"]["latest"])

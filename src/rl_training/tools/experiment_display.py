@@ -84,20 +84,23 @@ def line(run: SeedRun, total: int) -> str:
 class LiveSeeds(QuietSeeds):
     """A row for each seed, redrawn in place."""
 
-    def start(self, experiment: Experiment) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
+
+        self.console = Console(file=unescaped(sys.stdout))
+
+    def start(self, experiment: Experiment) -> None:
         from rich.live import Live
 
         super().start(experiment)
-        console = Console(file=unescaped(sys.stdout))
-        self.live = Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
+        self.live = Live(console=self.console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
         self.title = headline(experiment)
         self.drawn_at = 0.0
         self.live.start()
         self.draw()
 
     def message(self, text: str) -> None:
-        self.live.console.print(printable_line(text), markup=False, highlight=False)
+        self.console.print(printable_line(text), markup=False, highlight=False)
 
     def update(self, run: SeedRun) -> None:
         if time.monotonic() - self.drawn_at > 0.2 or run.status != "running":

@@ -139,7 +139,8 @@ def train_seeds_until_stopped(
     """As `train_seeds`, but a signal only ends the seeds: the experiment says which one."""
     written, config = config, with_picture_defaults(config, sees_pictures)
     # What is wrong with a config or an environment leaves nothing behind.
-    trainer = workflows.make_trainer(config)
+    with workflows.told_of_compiling(display):
+        trainer = workflows.make_trainer(config)
     trainer.close()
     first_lines = [
         difference(written, config),
@@ -320,6 +321,8 @@ def _run_all(experiment: Experiment, jobs: int, display: SeedsDisplay, stop: Any
     context = multiprocessing.get_context("forkserver")
     # torch is loaded once for all seeds, and what is compiled too, which pays from the second on.
     warm = len(waiting) > 1 and can_warm_up(experiment.config)
+    if warm:
+        display.message("warming up: compiling (once), or loading it, for all seeds")
     ensure_fork_server(__name__, warm_up=experiment.config.model_dump(mode="json") if warm else None)
     running: dict[connection.Connection, tuple[SeedRun, Any]] = {}
     passed_on = False

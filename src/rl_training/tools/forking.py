@@ -30,6 +30,7 @@ from rl_training.runtime.workflows import (
     refuse_changed_config,
     run_engine,
     saved_config,
+    told_of_compiling,
 )
 from rl_training.settings.config import Config
 from rl_training.settings.loading import given_keys, load_run_config
@@ -96,9 +97,9 @@ def fork_until_stopped(
     """
     display = display or QuietDisplay()
     how: dict[str, Any] = {"display": display, "trust": trust, "accept_damaged_log": accept_damaged_log}
-    if str(source).startswith(ZOO) and at is None:
-        return _begin_with(str(source), overrides, run_dir, display, trust)
-    with ExitStack() as scratch:
+    with told_of_compiling(display), ExitStack() as scratch:
+        if str(source).startswith(ZOO) and at is None:
+            return _begin_with(str(source), overrides, run_dir, display, trust)
         if at is None:
             return _fork(Path(source), None, overrides, run_dir, scratch, until, **how)
         if str(source).startswith(ZOO) or (Path(source) / "state.json").exists():
