@@ -70,6 +70,7 @@ def test_a_planted_score_is_found() -> None:
         "| row | IQM |\n|---|---|\n| mine | 499 (480 to 500) |\n",
         "| preset | it ends at |\n|---|---|\n| `ppo/cartpole` | 499.0 |\n",
         "| seed | CartPole-v1 |\n|---|---|\n| 1 | 499.0 |\n",
+        "| step | CartPole-v1 | Acrobot-v1 |\n|---|---|---|\n| 10 008 | 51.7, solved | |\n",
     ):
         assert stray_scores(f"{page}\n{planted}", CONFIGS), planted
     assert not stray_scores("| config | steps per second |\n|---|---|\n| `ppo/cartpole` | 9000 |\n", CONFIGS)

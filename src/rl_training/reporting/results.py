@@ -219,9 +219,9 @@ def rewritten(text: str, blocks: Mapping[str, Callable[[], str]]) -> str:
     return BLOCK.sub(again, text)
 
 
-# Of a header: what is counted in returns, or seed by seed; and what is counted in time.
+# Of a header: what is counted in returns, or seed by seed, or is headed by environments; and what is counted in time.
 SCORE_WORDS = re.compile(
-    r"\b(un)?trained\b|\breturns?\b|\bscores?\b|\bIQM\b|\bgames\b|\bgate\b|\bseed \d|^\| seed \|", re.I
+    r"\b(un)?trained\b|\breturns?\b|\bscores?\b|\bIQM\b|\bgames\b|\bgate\b|\bseed \d|^\| seed \||\w-v\d", re.I
 )
 SPEED_WORDS = re.compile(r"\bper (CPU-)?(step|second)", re.I)
 NUMBER = re.compile(rf"\**[-{MINUS}]?\d[\d ]*(\.\d+)?\**")
