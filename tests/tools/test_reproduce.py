@@ -19,6 +19,7 @@ from runs import Command
 from rl_training import registry
 from rl_training.cli import app
 from rl_training.errors import ConfigError, RunError, StorageError, UserError
+from rl_training.kernels import compiled
 from rl_training.state.run_directory import RunDirectory
 from rl_training.tools import digests, peers, reproducing, zoo
 from rl_training.tools.rows import parse_row, read_row, row_names
@@ -139,6 +140,7 @@ def test_stale_results_are_listed_with_what_has_changed(
         "evaluation": row.evaluation.model_dump(),
         "seeds": [{"seed": 11}, {"seed": 12}],
         "revisions": reproducing.revisions(config),
+        "paths": {"surrogate": "compiled", "rollouts": "compiled", "kernels": compiled.REVISION},
         "code_sha256": [digests.code_digest("ppo")],
     }
     reproducing.write_result(Path("results/ppo/small.json"), result)
@@ -150,11 +152,21 @@ def test_stale_results_are_listed_with_what_has_changed(
     assert run("--stale", "ppo/small") == 0
     expected = "ppo/small: changed since: config: total_timesteps; evaluation; seeds; code\n"
     assert capsys.readouterr().out == expected
+    rows.write_text(SMALL)
+    assert run("--stale", "ppo/small") == 0
+    assert capsys.readouterr().out == "ppo/small: same revisions; changed since: code\n"
     del result["settings"]["layer_norm"]  # a field that the version of that time did not have
-    told = "new settings, at their defaults: layer_norm"
-    assert reproducing.stale(row, result) == [told, "code"]
+    told = ["new settings, at their defaults: layer_norm", "code"]
+    assert reproducing.stale(row, result) == ([], told)
     result["settings"]["hidden_size"] = 64  # and one that this version has no more
-    assert reproducing.stale(row, result) == [told, "settings that are gone: hidden_size", "code"]
+    assert reproducing.stale(row, result) == (["settings that are gone: hidden_size"], told)
+    del result["settings"]["hidden_size"]
+    result["paths"] = {"surrogate": "torch", "kernels": 1}
+    changed = ["rollouts: not recorded (here compiled)", "surrogate: torch (here compiled)"]
+    assert reproducing.stale(row, result) == (changed, told)
+    result["paths"] = {"surrogate": "compiled", "rollouts": "compiled", "kernels": 1, "cpu_features": "mmx"}
+    changed = [f"revision 1 of compiled code (here {compiled.REVISION})"]
+    assert reproducing.stale(row, result) == (changed, told)
 
 
 def test_the_code_digest_is_of_what_runs_and_of_what_an_algorithm_reaches() -> None:

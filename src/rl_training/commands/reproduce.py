@@ -23,7 +23,9 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List the rows and what has been run.")] = False,
     stale: Annotated[
         bool,
-        typer.Option("--stale", help="List results whose config or code has changed since; trains nothing."),
+        typer.Option(
+            "--stale", help="List results whose config, revisions or code have changed since; trains nothing."
+        ),
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Number of seeds to run in parallel.")] = 1,
     results: Results = Path("results"),
@@ -138,12 +140,15 @@ def print_stale(rows: "list[Row]", results: Path) -> None:
     from rl_training.tools import peers, reproducing
 
     for row in rows:
-        reasons = []
-        for folder, stale in ((results, reproducing.stale), (results / "peers", peers.stale)):
-            path = folder / f"{row.name}.json"
-            result = reproducing.read_result(path)
-            if result is not None:
-                with reproducing.undamaged(path):
-                    reasons += stale(row, result)
-        if reasons:
-            print(printable_line(f"{row.name}: changed since: {'; '.join(reasons)}"))
+        changed, other_code = list[str](), list[str]()
+        path, beside = results / f"{row.name}.json", results / "peers" / f"{row.name}.json"
+        if (result := reproducing.read_result(path)) is not None:
+            with reproducing.undamaged(path):
+                changed, other_code = reproducing.stale(row, result)
+        if (result := reproducing.read_result(beside)) is not None:
+            with reproducing.undamaged(beside):
+                changed = changed + peers.stale(row, result)
+        if changed:
+            print(printable_line(f"{row.name}: changed since: {'; '.join(changed + other_code)}"))
+        elif other_code:
+            print(printable_line(f"{row.name}: same revisions; changed since: {'; '.join(other_code)}"))

@@ -13,16 +13,17 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from rl_training.errors import CheckpointError, RunError, StorageError, UserError, one_line
+from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError, one_line
 from rl_training.registry import shipped_configs
 from rl_training.reporting.records import SCORE, Log, read_run
 from rl_training.reporting.timing import Timing
 from rl_training.runtime.evaluation import play
+from rl_training.runtime.paths import FEATURES, KERNELS, other_kernels
 from rl_training.runtime.workflows import (
     load_agent,
     made_for,
@@ -291,8 +292,15 @@ def read_result(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def stale(row: Row, result: Mapping[str, Any]) -> list[str]:
-    """Why a result may no longer be what its row gives: what has changed since, in words."""
+class Stale(NamedTuple):
+    """What has changed since a result was made, in words."""
+
+    changed: list[str]  # that gives other numbers
+    other_code: list[str]  # that gives the same numbers, if revisions are raised as docs/formats.md demands
+
+
+def stale(row: Row, result: Mapping[str, Any]) -> Stale:
+    """Why a result may no longer be what its row gives."""
     config = config_of(row)
     defaults = {name: field.default for name, field in type(config).model_fields.items()}
     there = {**{name: value for name, value in defaults.items() if name != "seed"}, **result["settings"]}
@@ -303,8 +311,6 @@ def stale(row: Row, result: Mapping[str, Any]) -> list[str]:
         sorted(result["settings"].keys() - here.keys()),
     )
     reasons = [f"config: {', '.join(changed)}"] if changed else []
-    if at_defaults := [name for name in new if name not in changed]:
-        reasons.append(f"new settings, at their defaults: {', '.join(at_defaults)}")
     if gone:
         reasons.append(f"settings that are gone: {', '.join(gone)}")
     if result["evaluation"] != row.evaluation.model_dump():
@@ -313,6 +319,25 @@ def stale(row: Row, result: Mapping[str, Any]) -> list[str]:
         reasons.append("seeds")
     if result["revisions"] != revisions(config):
         reasons.append("revision of the results")
+    at_defaults = [name for name in new if name not in changed]
+    harmless = [f"new settings, at their defaults: {', '.join(at_defaults)}"] if at_defaults else []
+    try:
+        reasons += _other_paths(config, result["paths"] or {})
+    except ConfigError as error:  # its environment cannot be made here
+        harmless.append(f"paths, which cannot be told here ({error})")
     if result["code_sha256"] != [code_digest(config.algo)]:
-        reasons.append("code")
-    return reasons
+        harmless.append("code")
+    return Stale(reasons, harmless)
+
+
+def _other_paths(config: Config, made: Mapping[str, Any]) -> list[str]:
+    """What a run would compute otherwise today than one that recorded these paths; other machines' features aside."""
+    trainer = make_trainer(config)
+    here = trainer.paths()
+    trainer.close()
+    other = [
+        f"{part}: {made.get(part, 'not recorded')} (here {here.get(part, 'none')})"
+        for part in sorted((made.keys() | here.keys()) - {KERNELS, FEATURES})
+        if made.get(part) != here.get(part)
+    ]
+    return other + other_kernels({name: value for name, value in made.items() if name != FEATURES})
