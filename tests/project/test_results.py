@@ -16,7 +16,15 @@ from rl_training import evaluate_checkpoint, load_config, load_policy, resume
 from rl_training.commands.list import list_configs
 from rl_training.errors import ConfigError
 from rl_training.registry import policy_path, shipped_config_path, shipped_configs, zoo_policies
-from rl_training.reporting.results import BLOCK, Measured, rewritten, standing, stray_scores, verdict
+from rl_training.reporting.results import (
+    BLOCK,
+    Measured,
+    family_table,
+    rewritten,
+    standing,
+    stray_scores,
+    verdict,
+)
 from rl_training.reporting.statistics import Interval
 from rl_training.state import checkpoints
 from rl_training.tools.experiments import parse_seeds
@@ -195,3 +203,26 @@ def test_the_verdict_is_read_off_the_interval() -> None:
     assert lines[1] == "reference    5 (them): below"
     assert "improvement (ties count half) 1.00" in lines[2]
     assert "peers 1.0: IQM 3.50" in lines[3] and "improvement (ties count half) 0.25" in lines[4]
+
+
+def test_a_row_is_compared_with_the_one_it_stands_beside_at_equal_steps() -> None:
+    row = read_row("ppo/cartpole").model_copy(update={"references": (), "beside": "a2c/cartpole"})
+    seeds = [{"seed": seed, "steps": 128, "score": 3.0, "untrained": 0.0} for seed in (11, 12, 13)]
+    result = {"seeds": seeds, "settings": {"total_timesteps": 100}, "cost": {}}
+
+    def beside(other: dict[str, Any] | None) -> tuple[list[str], str]:
+        measured = Measured(row, result, None, Measured(read_row("a2c/cartpole"), other))
+        return verdict(measured)[1:], family_table([measured])
+
+    spread = [seed | {"score": score} for seed, score in zip(seeds, (2.0, 3.0, 4.0), strict=True)]
+    lines, cells = beside(result | {"seeds": spread})
+    assert lines[0] == "beside       a2c/cartpole: IQM 3.00, 95 % interval 2.00 to 4.00, 3 seeds"
+    assert lines[1].strip().startswith("probability of improvement (ties count half) 0.50, 95 % interval")
+    assert "| `a2c/cartpole`: 3.00 (2.00 to 4.00), 3 seeds | P(improvement) 0.50" in cells
+    lines, cells = beside(result | {"settings": {"total_timesteps": 2000}})
+    assert lines == ["beside       a2c/cartpole: not compared, 2 000 steps against 100"]
+    assert "not compared, 2 000 steps against 100 | none |" in cells
+    lines, cells = beside(None)
+    assert lines == ["beside       a2c/cartpole: not run"] and "| `a2c/cartpole`: not run | none |" in cells
+    waiting = Measured(row.model_copy(update={"not_run": "no time"}), None, None, Measured(row, result))
+    assert "| `ppo/cartpole`: 3.00 (3.00 to 3.00), 3 seeds | no time |" in family_table([waiting])

@@ -83,10 +83,17 @@ def run_row(
     row: "Row", jobs: int, places: Places, with_peer: bool, verify: bool, as_json: bool, quiet: bool
 ) -> dict[str, Any]:
     """Train and score one row; exits with 128 + signal when a signal stopped it, with everything saved."""
-    from rl_training.reporting.results import Measured, verdict
+    from rl_training.reporting.results import verdict
     from rl_training.tools.experiment_display import make_experiment_display
     from rl_training.tools.peers import peer_of, run_peer
-    from rl_training.tools.reproducing import probe, read_result, reproduce, undamaged, verified
+    from rl_training.tools.reproducing import (
+        probe,
+        read_measured,
+        read_result,
+        reproduce,
+        undamaged,
+        verified,
+    )
     from rl_training.tools.zoo import ship
 
     results, runs, zoo = places
@@ -112,10 +119,11 @@ def run_row(
     if zoo is not None and row.zoo:
         ship(row, result, runs, zoo)
     if not as_json:
-        beside = results / "peers" / f"{row.name}.json"
-        peer = read_result(beside)
-        with undamaged(path if peer is None else beside):
-            lines = verdict(Measured(row, result, peer))
+        measured = read_measured(row, results)
+        others = [results / "peers" / f"{row.name}.json"] * (measured.peer is not None)
+        others += [results / f"{row.beside}.json"] * bool(row.beside)
+        with undamaged(" or ".join(map(str, others)) or path):
+            lines = verdict(measured)
         for line in (f"row          {row.name}", *lines, f"result       {path}"):
             print(printable_line(line))
     return result

@@ -23,11 +23,15 @@ MINUS = "−"
 
 
 class Measured(NamedTuple):
-    """A row with what came of it; `result` is None while it has not been run, `peer` where none was run beside it."""
+    """A row with what came of it; `result` is None while it has not been run, `peer` where none was run beside it.
+
+    `beside` is the row that it names.
+    """
 
     row: Any
     result: Mapping[str, Any] | None
     peer: Mapping[str, Any] | None = None
+    beside: Measured | None = None
 
     @property
     def scores(self) -> np.ndarray:
@@ -83,10 +87,25 @@ def verdict(measured: Measured) -> list[str]:
         theirs = told(iqm_interval([np.array(scores)]), len(scores))
         lines.append(f"peer         {measured.peer['library']}: {theirs}")
         lines.append(f"             {improvement(measured, scores)}")
+    if measured.beside is not None:
+        problem = incomparable(measured, measured.beside)
+        theirs = problem or told(measured.beside.iqm, len(measured.beside.seeds))
+        lines.append(f"beside       {measured.beside.row.name}: {theirs}")
+        lines += [] if problem else [f"             {improvement(measured, measured.beside.scores)}"]
     return lines
 
 
-def improvement(measured: Measured, others: Sequence[float]) -> str:
+def incomparable(measured: Measured, other: Measured) -> str:
+    """Why a row cannot be compared with the one it stands beside, if so."""
+    if other.result is None:
+        return "not run"
+    if measured.result is None:
+        return ""
+    mine, theirs = (each["settings"]["total_timesteps"] for each in (measured.result, other.result))
+    return "" if mine == theirs else f"not compared, {thousands(theirs)} steps against {thousands(mine)}"
+
+
+def improvement(measured: Measured, others: Sequence[float] | np.ndarray) -> str:
     value, low, high = improvement_interval([measured.scores], [np.array(others, float)])
     return f"probability of improvement (ties count half) {value:.2f}, 95 % interval {low:.2f} to {high:.2f}"
 
@@ -130,11 +149,11 @@ def family_table(rows: Sequence[Measured]) -> str:
     text = ""
     if done:
         header = ["row", "steps", "untrained", "ours: IQM (95 % interval)", "each seed"]
-        header += ["peer or published figure", "verdict", "CPU-seconds a seed", "command"]
+        header += ["peer, other row or published figure", "verdict", "CPU-seconds a seed", "command"]
         text = table(header, [_cells(measured) for measured in done], right=(1, 2, 7)) + "\n"
     missing = [measured for measured in rows if measured.result is None]
     if missing:
-        cells = [(f"`{each.row.name}`", goals(each.row), each.row.not_run) for each in missing]
+        cells = [(f"`{each.row.name}`", stands_beside(each), each.row.not_run) for each in missing]
         text += ("\n" if done else "") + table(("not run", "to stand beside", "why"), cells) + "\n"
     notes = [f"- `{each.row.name}`: {each.row.note}\n" for each in rows if each.row.note]
     return text + "".join(["\n", *notes] if notes else [])
@@ -148,38 +167,48 @@ def _cells(measured: Measured) -> list[str]:
         figure(untrained(measured)),
         " ".join(filter(None, [f"**{value}**", interval])) + f", {counted(len(measured.seeds))}",
         ", ".join(f"{seed['seed']}: {figure(seed['score'])}" for seed in measured.seeds),
-        "; ".join([*_peers(measured), *(published(each) for each in measured.row.references)])
-        or "none known",
+        stands_beside(measured),
         "; ".join(_verdicts(measured)) or "none",
         seconds(measured),
         f"`rl-training reproduce {measured.row.name}`",
     ]
 
 
-def _peers(measured: Measured) -> Iterator[str]:
+def stands_beside(measured: Measured) -> str:
+    """What a row is compared with: a peer library, another row, published figures."""
+    beside = [*_others(measured), *(published(each) for each in measured.row.references)]
+    return "; ".join(beside) or "none known"
+
+
+def _others(measured: Measured) -> Iterator[str]:
     if measured.peer is not None:
         scores = [seed["score"] for seed in measured.peer["seeds"]]
         theirs = ranged(iqm_interval([np.array(scores)]), len(scores))
         yield f"{theirs}, {counted(len(scores))} ({measured.peer['library']}, run by us)"
+    if (other := measured.beside) is not None:
+        problem = incomparable(measured, other)
+        theirs = problem or f"{ranged(other.iqm, len(other.seeds))}, {counted(len(other.seeds))}"
+        yield f"`{other.row.name}`: {theirs}"
 
 
 def _verdicts(measured: Measured) -> Iterator[str]:
     if measured.peer is not None:
-        scores = [seed["score"] for seed in measured.peer["seeds"]]
-        probability = improvement_interval([measured.scores], [np.array(scores)])
-        yield f"P(improvement) {probability.value:.2f} ({probability.low:.2f} to {probability.high:.2f})"
+        yield _probability(measured, np.array([seed["score"] for seed in measured.peer["seeds"]]))
+    if measured.beside is not None and not incomparable(measured, measured.beside):
+        yield _probability(measured, measured.beside.scores)
     yield from (
         standing(measured.iqm, each.score, len(measured.seeds)) if each.goal else "orientation only"
         for each in measured.row.references
     )
 
 
+def _probability(measured: Measured, others: np.ndarray) -> str:
+    value, low, high = improvement_interval([measured.scores], [others])
+    return f"P(improvement) {value:.2f} ({low:.2f} to {high:.2f})"
+
+
 def counted(seeds: int) -> str:
     return f"{seeds} seed" + "s" * (seeds != 1)
-
-
-def goals(row: Any) -> str:
-    return "; ".join(published(each) for each in row.references) or "none known"
 
 
 def seconds(measured: Measured) -> str:

@@ -21,6 +21,7 @@ import torch
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError, one_line
 from rl_training.registry import shipped_configs
 from rl_training.reporting.records import SCORE, Log, read_run
+from rl_training.reporting.results import Measured
 from rl_training.reporting.timing import Timing
 from rl_training.runtime.evaluation import play
 from rl_training.runtime.paths import FEATURES, KERNELS, other_kernels
@@ -47,7 +48,7 @@ from rl_training.tools.experiments import (
     seeded,
     train_seeds_until_stopped,
 )
-from rl_training.tools.rows import Row
+from rl_training.tools.rows import Row, read_row
 from rl_training.tools.verifying import Verdict, verify
 
 FORMAT = 1
@@ -109,7 +110,7 @@ def _noted(path: Path) -> list[str]:
 
 
 @contextmanager
-def undamaged(path: Path) -> Iterator[None]:
+def undamaged(path: Path | str) -> Iterator[None]:
     """What is not as this package writes it is the file's damage, told in one line."""
     try:
         yield
@@ -290,6 +291,16 @@ def read_result(path: Path) -> dict[str, Any] | None:
             return dict(result)
     except FileNotFoundError:
         return None
+
+
+def read_measured(row: Row, results: Path) -> Measured:
+    """A row with its kept result, its peer's, and those of the row that it stands beside."""
+    return Measured(
+        row,
+        read_result(results / f"{row.name}.json"),
+        read_result(results / "peers" / f"{row.name}.json"),
+        read_measured(read_row(row.beside), results) if row.beside else None,
+    )
 
 
 class Stale(NamedTuple):

@@ -59,6 +59,7 @@ class Row(Entry):
     references: tuple[Reference, ...] = ()
     zoo: bool = True  # whether its policy is small enough to be shipped
     peer: Peer | None = None
+    beside: str = ""  # another row that it is compared with, at equal steps
     not_run: str = ""
     note: str = ""
 
