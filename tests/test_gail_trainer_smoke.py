@@ -179,6 +179,25 @@ def test_recent_rollouts_are_remembered() -> None:
     assert alone.recent == []
 
 
+def test_the_scale_of_rewards_forgets_early_ones_if_told_to() -> None:
+    """Rewards that shrink to a hundredth, as those of a discriminator may that the policy catches up with."""
+    rewards = np.random.default_rng(1).normal(size=(60, 32, 2))
+    rewards[30:] /= 100
+    done = np.ones((32, 2), bool)
+    spreads = []  # of scaled rewards, before and after
+    for rollouts in (None, 5):
+        made = trainer(normalize_rewards=True, reward_scale_rollouts=rollouts, num_envs=2, num_steps=32)
+        scaled = [made.reward_scaler(each, done, 0.9) for each in rewards]
+        spreads.append((np.std(scaled[29]), np.std(scaled[-1])))
+    (before, after), (_, sooner) = spreads
+    assert before == pytest.approx(1.0, rel=0.2) and after == pytest.approx(0.01 * 2**0.5, rel=0.2)
+    assert sooner > 5 * after
+    kept, forgetful = (trainer(normalize_rewards=True, reward_scale_rollouts=each) for each in (None, 1))
+    for made in (kept, forgetful):
+        iterate(made, 2)
+    assert kept.reward_scaler.moments.variance != forgetful.reward_scaler.moments.variance
+
+
 @pytest.mark.parametrize("settings", [{}, PENDULUM])
 def test_behaviour_cloning_takes_the_experts_actions_over(settings: dict[str, Any]) -> None:
     made = trainer(**settings, bc_epochs=30, learning_rate=3e-3)
@@ -219,6 +238,7 @@ def test_other_demonstrations_are_not_resumed_with(tmp_path: Path, monkeypatch: 
         (dict(demonstrations="gail/pendulum_expert.npz"), "made in Pendulum-v1, not in CartPole-v1"),
         (dict(expert_episodes=11), "holds 10 episodes, not 11"),
         (dict(gamma=1.0), "gamma must stay below 1"),
+        (dict(reward_scale_rollouts=10), "reward_scale_rollouts needs normalize_rewards: true"),
         (dict(bc_epochs=1, squash_actions=True), "bc_epochs must be 0 with squash_actions"),
         (dict(gamma_schedule=linear(0.9, 1.0)), "gamma must stay below 1"),
     ],
@@ -286,7 +306,12 @@ def test_the_expert_is_imitated_whatever_it_earns(wrong: bool, expected: float, 
 
 
 def test_the_shipped_demonstrations_are_those_of_experts() -> None:
-    for name, episodes, lowest in (("cartpole", 10, 500), ("pendulum", 20, -260), ("acrobot", 20, -115)):
+    for name, episodes, lowest in (
+        ("cartpole", 10, 500),
+        ("pendulum", 20, -260),
+        ("acrobot", 20, -115),
+        ("hopper", 4, 3400),
+    ):
         config = load_config(f"gail/{name}")
         about = json.loads(shipped_file(config.demonstrations).with_suffix(".json").read_text())
         assert about["env_id"] == config.env_id

@@ -117,6 +117,8 @@ def test_presets_say_what_was_measured(capsys: pytest.CaptureFixture[str]) -> No
     tables = MAKER.earlier().values()
     earlier = {name for each in tables for row in each["rows"] for name in re.findall(r"^`([\w/]+)`", row[0])}
     earlier |= {gate["config"] for gate in MAKER.gates().values()}
+    for page in PAGES:  # a paragraph that begins with a config and a comma says what was measured of it
+        earlier |= set(re.findall(r"^`([\w/]+)`, ", page.read_text("utf-8"), re.M))
     list_configs()
     listed = capsys.readouterr().out
     for name in CONFIGS:
@@ -182,6 +184,12 @@ def test_a_fork_of_the_zoo_begins_with_its_weights_and_can_be_resumed(tmp_path: 
     with pytest.raises(ConfigError, match="hidden_sizes: the state of cartpole does not fit"):
         fork("zoo:ppo/cartpole", ["hidden_sizes=[8]"], run_dir=tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_cards_and_tables_say_what_steps_are_and_what_a_row_changes() -> None:
+    assert " observation-action pairs, " in card(DONE["bc/cartpole"])
+    assert " environment steps, " in card(DONE["gail/cartpole"])
+    assert "| `gail/acrobot`, `expert_episodes=10` |" in family_table([DONE["gail/acrobot"]])
 
 
 def test_the_verdict_is_read_off_the_interval() -> None:

@@ -153,7 +153,7 @@ def family_table(rows: Sequence[Measured]) -> str:
         text = table(header, [_cells(measured) for measured in done], right=(1, 2, 7)) + "\n"
     missing = [measured for measured in rows if measured.result is None]
     if missing:
-        cells = [(f"`{each.row.name}`", stands_beside(each), each.row.not_run) for each in missing]
+        cells = [(named(each.row), stands_beside(each), each.row.not_run) for each in missing]
         text += ("\n" if done else "") + table(("not run", "to stand beside", "why"), cells) + "\n"
     notes = [f"- `{each.row.name}`: {each.row.note}\n" for each in rows if each.row.note]
     return text + "".join(["\n", *notes] if notes else [])
@@ -162,7 +162,7 @@ def family_table(rows: Sequence[Measured]) -> str:
 def _cells(measured: Measured) -> list[str]:
     value, _, interval = ranged(measured.iqm, len(measured.seeds)).partition(" ")
     return [
-        f"`{measured.row.name}`",
+        named(measured.row),
         thousands(measured.seeds[0]["steps"]),
         figure(untrained(measured)),
         " ".join(filter(None, [f"**{value}**", interval])) + f", {counted(len(measured.seeds))}",
@@ -172,6 +172,11 @@ def _cells(measured: Measured) -> list[str]:
         seconds(measured),
         f"`rl-training reproduce {measured.row.name}`",
     ]
+
+
+def named(row: Any) -> str:
+    """A row with what its run changes of its config."""
+    return ", ".join([f"`{row.name}`", *(f"`{override}`" for override in row.overrides)])
 
 
 def stands_beside(measured: Measured) -> str:
@@ -219,7 +224,7 @@ def seconds(measured: Measured) -> str:
 
 
 def extract_table(rows: Sequence[Measured]) -> str:
-    """README's extract: what was run, in one line each."""
+    """Of rows that were run one line each, for README."""
     cells = []
     for measured in (each for each in rows if each.result is not None):
         beside = [
@@ -229,7 +234,7 @@ def extract_table(rows: Sequence[Measured]) -> str:
         ]
         cells.append(
             (
-                f"`{measured.row.name}`",
+                named(measured.row),
                 thousands(measured.seeds[0]["steps"]),
                 ranged(measured.iqm, len(measured.seeds)),
                 str(len(measured.seeds)),

@@ -22,6 +22,7 @@ from rl_training.settings.gail import GAILConfig
 class BCConfig(AdamSettings):
     """Behavioural cloning, for discrete and continuous actions: supervised learning of an expert's actions."""
 
+    counts: ClassVar[str] = "observation-action pairs"
     obeys_action_masks: ClassVar[bool] = True
     samples_on_atari: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = ("network", "encoder")

@@ -42,6 +42,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
 
     controls: ClassVar[Mapping[str, Control]]  # its knobs, by the names of their fields
 
+    counts: ClassVar[str] = "environment steps"  # what its steps are
     obeys_action_masks: ClassVar[bool] = False  # whether its policies read the action masks of environments
     samples_on_atari: ClassVar[bool] = False  # whether its policies are evaluated there with sampled actions
     # Knob -> the field that must be true for it to have an effect.

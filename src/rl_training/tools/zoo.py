@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import UserError
+from rl_training.registry import config_class_of
 from rl_training.reporting.results import Measured, counted, figure, published, thousands, told, untrained
 from rl_training.state import checkpoints
 from rl_training.tools.reproducing import weights_of, write
@@ -53,18 +54,18 @@ def card(measured: Measured) -> str:
     """What a user should know of a policy: the row, its score, the config and the versions that made it."""
     row, result = measured.row, measured.result
     assert result is not None
-    seed = median_seed(result)
-    how = result["evaluation"]
+    seed, algo = median_seed(result), result["settings"]["algo"]
+    how, steps = result["evaluation"], f"{thousands(seed['steps'])} {config_class_of(algo).counts}"
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items() if version)
     lines = [
         f"# zoo:{row.name}",
         "",
-        f"`{result['settings']['algo']}` on `{result['settings']['env_id']}`, the policy of the median seed of the row "
+        f"`{algo}` on `{result['settings']['env_id']}`, the policy of the median seed of the row "
         f"`{row.name}`.",
         "",
         f"- Score of this policy: {figure(seed['score'])}, the mean return of {how['episodes']} {how['actions']} "
         f"episodes; untrained {figure(seed['untrained'])}",
-        f"- Seed {seed['seed']}, {thousands(seed['steps'])} environment steps, {how['checkpoint']} checkpoint",
+        f"- Seed {seed['seed']}, {steps}, {how['checkpoint']} checkpoint",
         f"- {all_seeds(measured)}; untrained {figure(untrained(measured))}",
         *(f"- Published: {published(each)}" for each in row.references),
         f"- Config: `{row.config}`" + "".join(f" `{override}`" for override in row.overrides),
