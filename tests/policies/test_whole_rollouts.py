@@ -9,11 +9,28 @@ import pytest
 import torch
 
 from rl_training import load_config
-from rl_training.algorithms.distributions import Bernoulli, Categorical, MultiCategorical
+from rl_training.algorithms.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    MultiCategorical,
+    SquashedGaussian,
+)
 from rl_training.compiling import address
 from rl_training.envs.compiled import CompiledEnvironments
 from rl_training.envs.making import make_environments
-from rl_training.kernels.families import DRAW, draw_choices, draw_coins, drawing, family_table
+from rl_training.kernels.families import (
+    DRAW,
+    draw_choices,
+    draw_coins,
+    drawing,
+    family_table,
+    likeliest_choices,
+    likeliest_coins,
+    mean_normals,
+    mean_squashed,
+    num_actions,
+)
 from rl_training.policies.in_lanes import WholeRollouts
 from rl_training.registry import trainer_class
 from rl_training.runtime.optim import RMSprop
@@ -21,6 +38,13 @@ from rl_training.state.seeding import seed_everything
 from rl_training.trees import tree_leaves, tree_map
 
 DRAWS = {Categorical: draw_choices, MultiCategorical: draw_choices, Bernoulli: draw_coins}
+MODES = {
+    MultiCategorical((2, 4, 3)): likeliest_choices,
+    Bernoulli(3): likeliest_coins,
+    Categorical(4): likeliest_choices,
+    DiagonalGaussian(3): mean_normals,
+    SquashedGaussian(3): mean_squashed,
+}
 
 STEPS = 60
 CASES: dict[str, dict[str, Any]] = {
@@ -86,6 +110,31 @@ def test_its_columns_are_what_the_python_loop_gives_for_its_actions(case: str) -
     assert environments.take_finished() == again.take_finished() != []
     for mine, other in zip(environments.state, again.state, strict=True):
         assert mine.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_greedy_one_takes_the_policys_greedy_actions(case: str) -> None:
+    trainer = trainer_of(**CASES[case])
+    whole = trainer.agent.whole_rollouts(trainer.collector.environments, True)
+    columns = whole(STEPS)
+    for t in range(STEPS):
+        obs = tree_map(lambda column, t=t: column[t], columns["obs"])
+        greedy = trainer.agent.act(obs, (), explore=False)[0]["action"]
+        np.testing.assert_allclose(columns["action"][t], greedy, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", MODES)
+def test_the_mode_of_every_family_is_taken(family: Any) -> None:
+    torch.manual_seed(1)
+    parameters = torch.randn(50, family.num_parameters)
+    outputs = np.concatenate([parameters.numpy(), np.zeros((50, 1), np.float32)], 1)
+    table, log_probs, chance = family_table(family), np.zeros(50, np.float32), np.array([5, 0], np.uint64)
+    actions = np.zeros((50, num_actions(table)), np.float32)
+    for (_, first, size, at, scale, *_), where in zip(table.tolist(), drawing(table, True), strict=True):
+        assert where == address(MODES[family], DRAW)
+        MODES[family](first, size, at, scale, outputs, actions, log_probs, chance)
+    expected = family.mode(parameters).numpy().reshape(50, -1)
+    np.testing.assert_allclose(actions, expected, rtol=1e-6)
 
 
 def test_choices_are_drawn_by_their_probabilities() -> None:

@@ -19,6 +19,7 @@ from rl_training.policies.gathering import WholeSteps
 from rl_training.policies.in_lanes import WholeRollouts
 from rl_training.runtime import paths, updates, workflows
 from rl_training.runtime.paths import other_kernels, path_lines
+from rl_training.runtime.trainer import Trainer
 from rl_training.state import checkpoints
 
 RUN = "ppo-cartpole"
@@ -46,7 +47,7 @@ def begun(run_dir: Path) -> Path:
 def test_the_path_is_in_the_manifest_and_in_checkpoints(trained_run: Any) -> None:
     run = trained_run(RUN)
     made = {"kernels": {"shared": compiled.REVISION}, "cpu_features": compiled.cpu_features()}
-    expected = {"surrogate": "compiled", "rollouts": "python"} | made
+    expected = {"surrogate": "compiled", "rollouts": "python", "evaluations": "python"} | made
     assert json.loads((run / "manifest.json").read_text())["paths"] == expected
     assert checkpoint_paths(run) == expected
 
@@ -117,6 +118,33 @@ def test_a_run_that_began_step_by_step_goes_on_so_where_steps_could_be_compiled(
     assert record["rollouts"] == "python"
     kill_and_resume(config, tmp_path / "killed", 2, random.Random(1))
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def by_gymnasium(monkeypatch: Any) -> None:
+    """As before there were evaluations in compiled environments."""
+    monkeypatch.setattr(Trainer, "as_begun", frozenset({"evaluations"}))
+
+
+def test_a_run_that_began_with_evaluations_by_gymnasium_goes_on_with_them(
+    trained_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config("ppo-compiled")
+    with monkeypatch.context() as there:
+        by_gymnasium(there)
+        assert in_child(go_on, config, tmp_path / "whole") == 0
+        assert killed_in_an_iteration(0.3, 0.5, config, tmp_path / "killed") is None
+    kill_and_resume(config, tmp_path / "killed", 2, random.Random(1))
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    with pytest.raises(AssertionError, match="differs"):  # so that this could fail
+        assert_same_run(tmp_path / "whole", trained_run("ppo-compiled"))
+
+
+def test_a_record_that_says_nothing_of_evaluations_means_gymnasiums() -> None:
+    trainer = workflows.make_trainer(small_config("ppo-compiled"))
+    assert trainer.paths() == dict.fromkeys(("surrogate", "rollouts", "evaluations"), "compiled")
+    trainer.keep_to({"surrogate": "compiled", "rollouts": "compiled"})
+    paths = {"surrogate": "compiled", "rollouts": "compiled", "evaluations": "python"}
+    assert trainer.paths() == paths
 
 
 def test_a_run_of_compiled_steps_is_refused_where_they_cannot_be_compiled(

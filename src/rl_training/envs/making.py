@@ -44,8 +44,8 @@ def make_environments(
 ) -> AnyEnvironments:
     """`count` of a config's environments, their episodes seeded by `seed` and `stream` ("train" or another).
 
-    `through` may put something around them that looks on. Compiled environments are for training: scores are always
-    those of the environments that they stand for.
+    `through` may put something around them that looks on. Compiled environments are for training: published scores are
+    always those of the environments that they stand for.
     """
     training = stream == "train"
     if config.vectorization in ("auto", "compiled"):
@@ -165,6 +165,8 @@ def make_compiled(config: Config, count: int, seed: int, stream: str) -> Compile
         seen = MaskInObservation(env).observation_space if masked else env.observation_space
         limit = without_wrappers(env)[1]
         lanes = CompiledSpaces(seen, env.action_space, limit is not None)
+        if limit is None and stream != "train":
+            limit = LONGEST_EVALUATION
         if config.obeys_action_masks:
             check_mask_space(config.env_id, seen, env.action_space)
     how: dict[str, Any] = dict(count=count, limit=limit, seed=seed, stream=stream, env_id=config.env_id)

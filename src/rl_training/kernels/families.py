@@ -96,9 +96,11 @@ def _addresses(kind: int) -> tuple[int, int]:
     return address(evaluate, EVALUATION), address(slopes, SLOPES)
 
 
-def drawing(family: np.ndarray) -> np.ndarray:
-    """Where the functions lie that draw actions, for each row of a family's table."""
+def drawing(family: np.ndarray, greedy: bool = False) -> np.ndarray:
+    """Where the functions lie that draw actions, for each row of a family's table; `greedy`: that take the mode."""
     draws = (draw_choices, draw_coins, draw_normals, draw_squashed)
+    if greedy:
+        draws = (likeliest_choices, likeliest_coins, mean_normals, mean_squashed)
     return np.array([address(draws[kind], DRAW) for kind in family[:, KIND]], np.int64)
 
 
@@ -338,3 +340,34 @@ def draw_squashed(first, size, at, scale, outputs, actions, log_probs, chance): 
             raw = unsquashed(actions[i, at + k])
             away = (raw - mean) * math.exp(-log_std)
             log_probs[i] -= 0.5 * away * away + log_std + HALF_LOG_2_PI + log_tanh_slope(raw)
+
+
+# The modes, as `algorithms.distributions` has them; nobody asks for their log-probabilities.
+@njit(borrows=True, nogil=True, error_model="numpy")
+def likeliest_choices(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+    for i in range(len(outputs)):
+        chosen = first
+        for j in range(first + 1, first + size):
+            chosen = j if outputs[i, j] > outputs[i, chosen] else chosen
+        actions[i, at] = chosen - first
+
+
+@njit(borrows=True, nogil=True, error_model="numpy")
+def likeliest_coins(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+    for i in range(len(outputs)):
+        for k in range(size):
+            actions[i, at + k] = outputs[i, first + k] > 0
+
+
+@njit(borrows=True, nogil=True, error_model="numpy")
+def mean_normals(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+    for i in range(len(outputs)):
+        for k in range(size):
+            actions[i, at + k] = outputs[i, first + k]
+
+
+@njit(borrows=True, nogil=True, error_model="numpy")
+def mean_squashed(first, size, at, scale, outputs, actions, log_probs, chance):  # type: ignore[no-untyped-def]
+    for i in range(len(outputs)):
+        for k in range(size):
+            actions[i, at + k] = squashed(outputs[i, first + k])

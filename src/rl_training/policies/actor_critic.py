@@ -71,10 +71,10 @@ class ActorCriticPolicy(NetworkPolicy):
         with torch.no_grad():
             return self.choose(*self._forward(self.inputs(obs)), explore), carry
 
-    def whole_rollouts(self, environments: AnyEnvironments) -> WholeRollouts | None:
+    def whole_rollouts(self, environments: AnyEnvironments, greedy: bool = False) -> WholeRollouts | None:
         # A subclass may act otherwise.
         ours = all(getattr(type(self), name) is getattr(ActorCriticPolicy, name) for name in ACTING)
-        return WholeRollouts.of(self, environments) if ours else None
+        return WholeRollouts.of(self, environments, greedy) if ours else None
 
     def choose(self, parameters: Tensor, value: Tensor, explore: bool) -> dict[str, np.ndarray]:
         """Actions for what the network put out: drawn, or the most likely ones."""

@@ -41,7 +41,7 @@ class NetworkPolicy(Stateful):
         """The part of the carry that acting alone needs."""
         return carry
 
-    def whole_rollouts(self, environments: AnyEnvironments) -> Rollouts | None:
+    def whole_rollouts(self, environments: AnyEnvironments, greedy: bool = False) -> Rollouts | None:
         """Rollouts in one call of compiled code, for policies that have them."""
         return None
 

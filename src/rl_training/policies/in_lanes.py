@@ -30,21 +30,23 @@ SINGLE, FLAGS = ("log_prob", "value", "next_value", "reward"), ("terminated", "t
 class WholeRollouts:
     """An actor-critic in compiled environments; None instead of a rollout while its network is not of dense layers."""
 
-    def __init__(self, policy: Any, environments: CompiledEnvironments) -> None:
+    def __init__(self, policy: Any, environments: CompiledEnvironments, greedy: bool = False) -> None:
         self.policy, self.environments = policy, environments
         self.scaling, self.family = scaling_of(environments.codec), family_table(policy.family)
-        self.draws = drawing(self.family)
+        self.draws = drawing(self.family, greedy)
         self.layers = InMemory(policy.network, self._read)
         self.rolled: Rolled | None = None
         self.columns: Batch = {}
 
     @classmethod
-    def of(cls, policy: Any, environments: Any) -> WholeRollouts | None:
+    def of(cls, policy: Any, environments: Any, greedy: bool = False) -> WholeRollouts | None:
         """For policies and environments that compiled code knows; None for all others."""
         known = isinstance(environments, CompiledEnvironments) and type(policy.family) in FAMILIES
         known = known and environments.numbers == flat_size(environments.lanes.observation_space)
         single = policy.device.type == "cpu" and policy.precision == "fp32"
-        return cls(policy, environments) if known and single and is_plain(environments.codec) else None
+        return (
+            cls(policy, environments, greedy) if known and single and is_plain(environments.codec) else None
+        )
 
     @property
     def is_ready(self) -> bool:

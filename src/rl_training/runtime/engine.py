@@ -34,7 +34,8 @@ from rl_training.runtime.metrics import Metrics, MetricsWindow
 from rl_training.runtime.observers import Watch
 from rl_training.runtime.paths import path_lines, record_of
 from rl_training.runtime.steering import Steering
-from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.trainer import EVALUATIONS, Trainer
+from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
 from rl_training.state import chain, checkpoints, files
 from rl_training.state.files import AppendLog, HeldDirectory
@@ -385,7 +386,9 @@ class Engine:
         config, steps = self.config, self.progress.steps
         seed = fold(config.seed, "evaluate", steps)
         episodes, sample = config.eval_episodes, config.samples_evaluations
-        result = evaluate(self.trainer.agent, config, episodes=episodes, seed=seed, sample=sample)
+        compiled = self.trainer.paths().get(EVALUATIONS) == COMPILED
+        how: dict[str, Any] = {"episodes": episodes, "seed": seed, "sample": sample, "compiled": compiled}
+        result = evaluate(self.trainer.agent, config, **how)
         line = {f"eval/{name}": value for name, value in result.items()}
         self._write(line)
         self.controls.hear(line)

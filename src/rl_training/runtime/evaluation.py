@@ -14,7 +14,7 @@ from rl_training.data.collector import Policy, fresh_where_ended
 from rl_training.data.demonstrations import Episode
 from rl_training.envs.compiled import CompiledSpaces
 from rl_training.envs.lanes import Lanes
-from rl_training.envs.making import make_environments
+from rl_training.envs.making import make_compiled, make_environments
 from rl_training.envs.spaces import same_layout
 from rl_training.envs.wrappers import as_dict
 from rl_training.errors import CheckpointError
@@ -23,19 +23,27 @@ from rl_training.state.seeding import fold, seed_everything
 from rl_training.trees import Arrays, tree_map
 
 MAX_LANES = 16
+AT_ONCE = 128  # steps of a call of compiled code; those after the last episode's end are in vain
 
 
 def evaluate(
-    policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False, made_for: Any = None
+    policy: Policy,
+    config: Config,
+    *,
+    episodes: int,
+    seed: int,
+    sample: bool = False,
+    made_for: Any = None,
+    compiled: bool = False,
 ) -> dict[str, float]:
-    """Play `episodes` whole episodes and sum them up; greedy unless `sample`. `made_for` as in `play`.
+    """Play `episodes` whole episodes and sum them up; greedy unless `sample`. `made_for`, `compiled` as in `play`.
 
     A policy of several tasks plays as many of each: the sums are of all of them, and beside them stand those of each
     task, as `task/NAME/mean_return` and so on.
     """
     reported: dict[str, list[float]] = {}
     if not config.tasks:
-        settings = dict(episodes=episodes, seed=seed, sample=sample, made_for=made_for)
+        settings = dict(episodes=episodes, seed=seed, sample=sample, made_for=made_for, compiled=compiled)
         return _sum_up(play(policy, config, **settings, reported=reported)) | _means(reported, config)
     played: list[tuple[float, int]] = []
     by_task: dict[str, float] = {}
@@ -114,17 +122,22 @@ def play(
     through: Callable[[Lanes], Lanes] | None = None,
     made_for: tuple[Any, Any] | None = None,
     reported: dict[str, list[float]] | None = None,
+    compiled: bool = False,
 ) -> list[tuple[float, int]]:
     """Play `episodes` whole episodes; (return, length) of each. `watch` sees every step of them.
 
     made_for: the spaces that a policy from a file was made for; environments with others are refused
     reported: takes in what the episodes report of the config's `info_metrics`
+    compiled: in compiled environments, many steps in one call; `watch` and `through` see nothing of them
 
     Every lane plays a fixed share of the episodes: taking those that end first would favour short ones.
     New environments each time, so that nothing of an earlier evaluation can show in this one.
     """
     seed_everything(fold(seed, "actions"))
-    environments = make_environments(config, min(episodes, lanes), seed, "evaluate", through)
+    how = (config, min(episodes, lanes), seed, "evaluate")
+    environments = make_compiled(*how) if compiled else make_environments(*how, through)
+    player: Any = policy
+    whole = player.whole_rollouts(environments, not sample) if compiled else None
     lanes = environments.count  # agents come in whole worlds
     share = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
     try:
@@ -133,19 +146,20 @@ def play(
         carry = policy.initial(lanes)
         played: list[tuple[float, int]] = []
         while share.any():
-            obs = environments.obs
-            acted, carry = policy.act(obs, carry, explore=sample)
-            step = environments.step(acted["action"])
-            carry = fresh_where_ended(policy, carry, step.ended)
-            if watch is not None:
-                taken = environments.codec.to_env(acted["action"])
-                for lane in np.flatnonzero(share).tolist():
-                    now, then = (
-                        tree_map(lambda part, lane=lane: part[lane].copy(), seen)
-                        for seen in (obs, step.next_obs)
-                    )
-                    ended = bool(step.terminated[lane]), bool(step.truncated[lane])
-                    watch(lane, now, deepcopy(taken[lane]), float(step.reward[lane]), ended, then)
+            if whole is None or whole(AT_ONCE) is None:
+                obs = environments.obs
+                acted, carry = policy.act(obs, carry, explore=sample)
+                step = environments.step(acted["action"])
+                carry = fresh_where_ended(policy, carry, step.ended)
+                if watch is not None:
+                    taken = environments.codec.to_env(acted["action"])
+                    for lane in np.flatnonzero(share).tolist():
+                        now, then = (
+                            tree_map(lambda part, lane=lane: part[lane].copy(), seen)
+                            for seen in (obs, step.next_obs)
+                        )
+                        ended = bool(step.terminated[lane]), bool(step.truncated[lane])
+                        watch(lane, now, deepcopy(taken[lane]), float(step.reward[lane]), ended, then)
             for lane, returned, length, *told in environments.take_finished():
                 if share[lane]:
                     share[lane] -= 1

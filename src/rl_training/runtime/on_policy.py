@@ -20,7 +20,7 @@ from rl_training.networks.encoders import Own, laid_out
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
-from rl_training.runtime.trainer import PYTHON, ROLLOUTS, Trainer
+from rl_training.runtime.trainer import EVALUATIONS, PYTHON, ROLLOUTS, Trainer
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.bc import BCConfig
 from rl_training.settings.families import ActorLearnerConfig, OnPolicyConfig
@@ -79,7 +79,9 @@ class OnPolicyTrainer(Trainer[OnPolicyT]):
 
     def paths(self) -> dict[str, str]:
         whole = self.collector.whole
-        return super().paths() | {ROLLOUTS: COMPILED if whole is not None and whole.is_ready else PYTHON}
+        rollouts = COMPILED if whole is not None and whole.is_ready else PYTHON
+        evaluations = PYTHON if EVALUATIONS in self.as_begun else rollouts
+        return super().paths() | {ROLLOUTS: rollouts, EVALUATIONS: evaluations}
 
     def keep_to(self, paths: Mapping[str, str]) -> None:
         super().keep_to(paths)

@@ -27,7 +27,8 @@ from rl_training.state.stateful import Stateful
 PHYSICAL_CORES = torch.get_num_threads()
 
 ROLLOUTS = "rollouts"  # what the record of paths calls the gathering of experience
-PYTHON = "python"  # its path where it is not compiled
+EVALUATIONS = "evaluations"  # those during training
+PYTHON = "python"  # the path of both where it is not compiled
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 
@@ -45,7 +46,7 @@ class Trainer(Stateful, Generic[ConfigT]):
         "observation_space",
         "action_space",
         "checksum",
-        "stays_in_python",
+        "as_begun",
     )
     config_class: ClassVar[type[Config]]
     action_spaces: ClassVar[tuple[type, ...]] = ACTIONS
@@ -56,9 +57,7 @@ class Trainer(Stateful, Generic[ConfigT]):
 
     config: ConfigT
     agent: Any  # a Stateful that acts (data.collector.Policy)
-    stays_in_python = (
-        False  # whether its rollouts do, as its run began, where compiled code could gather them
-    )
+    as_begun: frozenset[str] = frozenset()  # what stays in Python because its run began so
 
     def __init__(self, config: ConfigT, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         with about("env_id"):
@@ -115,7 +114,8 @@ class Trainer(Stateful, Generic[ConfigT]):
 
     def keep_to(self, paths: Mapping[str, str]) -> None:
         """Compute as a run has done so far: by torch and in Python where `paths` does not say `compiled`."""
-        self.stays_in_python = self.paths().get(ROLLOUTS) == COMPILED != paths.get(ROLLOUTS)
+        here, steps = self.paths(), (ROLLOUTS, EVALUATIONS)
+        self.as_begun = frozenset(name for name in steps if here.get(name) == COMPILED != paths.get(name))
         for name, part in self.choices().items():
             if paths.get(name) != COMPILED:
                 part.use_torch("as this run began")
@@ -127,7 +127,7 @@ class Trainer(Stateful, Generic[ConfigT]):
         why = "compiled code cannot act with this policy"
         if self.config.vectorization != COMPILED:
             why = "the environments are not compiled"
-        return f"{PYTHON} ({'as this run began' if self.stays_in_python else why})"
+        return f"{PYTHON} ({'as this run began' if ROLLOUTS in self.as_begun else why})"
 
     def networks(self) -> list[tuple[str, nn.Module]]:
         """All its networks by name, those of the agent first."""
