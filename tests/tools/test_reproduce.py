@@ -24,6 +24,7 @@ from rl_training.state.run_directory import RunDirectory
 from rl_training.tools import digests, peers, reproducing, zoo
 from rl_training.tools.rows import parse_row, read_row, row_names
 
+PARTS = ("surrogate", "rollouts", "evaluations")  # of PPO in compiled environments
 SMALL = """
 family: Classic control
 config: ppo/cartpole
@@ -140,7 +141,7 @@ def test_stale_results_are_listed_with_what_has_changed(
         "evaluation": row.evaluation.model_dump(),
         "seeds": [{"seed": 11}, {"seed": 12}],
         "revisions": reproducing.revisions(config),
-        "paths": {"surrogate": "compiled", "rollouts": "compiled", "kernels": compiled.REVISION},
+        "paths": {**dict.fromkeys(PARTS, "compiled"), "kernels": compiled.REVISION},
         "code_sha256": [digests.code_digest("ppo")],
     }
     reproducing.write_result(Path("results/ppo/small.json"), result)
@@ -162,9 +163,10 @@ def test_stale_results_are_listed_with_what_has_changed(
     assert reproducing.stale(row, result) == (["settings that are gone: hidden_size"], told)
     del result["settings"]["hidden_size"]
     result["paths"] = {"surrogate": "torch", "kernels": 1}
-    changed = ["rollouts: not recorded (here compiled)", "surrogate: torch (here compiled)"]
-    assert reproducing.stale(row, result) == (changed, told)
-    result["paths"] = {"surrogate": "compiled", "rollouts": "compiled", "kernels": 1, "cpu_features": "mmx"}
+    changed = ["rollouts: not compiled (here compiled)", "surrogate: torch (here compiled)"]
+    aside = ["evaluations: not compiled (here compiled)"]  # they move no weights
+    assert reproducing.stale(row, result) == (changed, [told[0], *aside, told[1]])
+    result["paths"] = {**dict.fromkeys(PARTS, "compiled"), "kernels": 1, "cpu_features": "mmx"}
     changed = [f"revision 1 of compiled code (here {compiled.REVISION})"]
     assert reproducing.stale(row, result) == (changed, told)
 

@@ -25,6 +25,8 @@ from rl_training.reporting.results import Measured
 from rl_training.reporting.timing import Timing
 from rl_training.runtime.evaluation import play
 from rl_training.runtime.paths import FEATURES, KERNELS, other_kernels
+from rl_training.runtime.trainer import EVALUATIONS
+from rl_training.runtime.updates import COMPILED
 from rl_training.runtime.workflows import (
     load_agent,
     made_for,
@@ -333,7 +335,11 @@ def stale(row: Row, result: Mapping[str, Any]) -> Stale:
     at_defaults = [name for name in new if name not in changed]
     harmless = [f"new settings, at their defaults: {', '.join(at_defaults)}"] if at_defaults else []
     try:
-        reasons += _other_paths(config, result["paths"] or {})
+        other = _other_paths(config, result["paths"] or {})
+        if row.evaluation.checkpoint == "last":  # evaluations during training move no weights
+            harmless += [told for part, told in other.items() if part == EVALUATIONS]
+            other.pop(EVALUATIONS, None)
+        reasons += other.values()
     except ConfigError as error:  # its environment cannot be made here
         harmless.append(f"paths, which cannot be told here ({error})")
     if result["code_sha256"] != [code_digest(config.algo)]:
@@ -341,14 +347,15 @@ def stale(row: Row, result: Mapping[str, Any]) -> Stale:
     return Stale(reasons, harmless)
 
 
-def _other_paths(config: Config, made: Mapping[str, Any]) -> list[str]:
-    """What a run would compute otherwise today than one that recorded these paths; other machines' features aside."""
+def _other_paths(config: Config, made: Mapping[str, Any]) -> dict[str, str]:
+    """Parts that a run would compute otherwise today than one that recorded these paths, CPU features aside."""
     trainer = make_trainer(config)
     here = trainer.paths()
     trainer.close()
-    other = [
-        f"{part}: {made.get(part, 'not recorded')} (here {here.get(part, 'none')})"
+    other = {
+        part: f"{part}: {made.get(part, 'not compiled')} (here {here.get(part, 'not compiled')})"
         for part in sorted((made.keys() | here.keys()) - {KERNELS, FEATURES})
-        if made.get(part) != here.get(part)
-    ]
-    return other + other_kernels({name: value for name, value in made.items() if name != FEATURES})
+        if (made.get(part) == COMPILED) != (here.get(part) == COMPILED)
+    }
+    kernels = other_kernels({name: value for name, value in made.items() if name != FEATURES})
+    return other | ({KERNELS: "; ".join(kernels)} if kernels else {})
