@@ -87,6 +87,18 @@ def gate_table(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def edge_table() -> str:
+    """What critics expect at the edge of CartPole's track: `python -m benchmarks.track_edge`."""
+    lines = [
+        "| seed | episodes that ended | value 1 step before | truth | value 10 steps before | truth |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for each in json.loads((RESULTS / "track_edge.json").read_text("utf-8")):
+        told = [f"{part[name]:.1f}" for part in each["before"].values() for name in ("value", "truth")]
+        lines.append(f"| {each['seed']} | {each['ended']} of {each['of']} | {' | '.join(told)} |")
+    return "\n".join(lines) + "\n"
+
+
 def family_block(family: str, members: list[Measured]) -> str:
     """The table of a family, and the picture of its learning curves once there are some."""
     text = results.family_table(members)
@@ -106,6 +118,7 @@ def blocks() -> dict[str, Callable[[], str]]:
     for algo in sorted({gate["config"].partition("/")[0] for gate in kept.values()}):
         own = {name: gate for name, gate in kept.items() if gate["config"].startswith(f"{algo}/")}
         made[f"gates {algo}"] = partial(gate_table, own)
+    made["track edge"] = edge_table
     for name, found in earlier().items():
         made[f"earlier {name}"] = partial(earlier_table, found)
     return made
