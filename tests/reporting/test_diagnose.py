@@ -44,6 +44,7 @@ LEFT_OUT: dict[str, str] = {
     "appo/cartpole": YOUNGER,
     "dqn/acrobot": YOUNGER,
     "dqn/lunarlander": YOUNGER,
+    "dreamer/cartpole": YOUNGER,
     "gail/pendulum": YOUNGER,
     "gumbel_muzero/cartpole": YOUNGER,
     "impala/cartpole": YOUNGER,
