@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from rl_training import evaluate_checkpoint, load_config, train
@@ -41,6 +42,19 @@ def test_a_preset_trains_and_is_evaluated(preset, tmp_path):
 def test_a_preset_says_which_extra_it_needs(preset):
     first = (Path(__file__).parents[2] / "configs" / f"{preset}.yaml").read_text("utf-8").splitlines()[0]
     assert f"the extra `{PRESETS[preset][0]}`" in first
+
+
+def test_a_game_of_minatar_follows_from_its_seed_and_actions():
+    """The package keeps the last action of a game for the next one, where it may be repeated."""
+    need("minatar")
+    config = load_config(dict(algo="ppo", env_id="MinAtar/Breakout-v1", vectorization="sync"))
+    played, chance = make_environments(config, 4, 1, "train"), np.random.default_rng(1)
+    for _ in range(40):
+        for _ in range(5):
+            played.step(chance.integers(1, 3, 4))
+        again = make_environments(config, 4, 1, "train")
+        again.load_state_dict(played.state_dict())
+        assert (again.obs == played.obs).all()
 
 
 def test_plain_minigrid_is_refused_with_what_to_write():

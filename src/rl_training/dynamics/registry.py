@@ -24,7 +24,7 @@ class Known(NamedTuple):
 
 def _minatar(game: str) -> Known:
     settings = {"game": game, "use_minimal_action_set": True}
-    return Known("minatar.gym:BaseEnv", f"minatar_{game}:{game.upper()}", settings)
+    return Known("rl_training.envs.minatar_games:Game", f"minatar_{game}:{game.upper()}", settings)
 
 
 CLASSIC, TOY = "gymnasium.envs.classic_control", "gymnasium.envs.toy_text"

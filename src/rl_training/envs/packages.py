@@ -18,13 +18,14 @@ class Package(NamedTuple):
     module: str | None = (
         None  # which registers them when it is imported; none where Gymnasium knows them already
     )
+    mends: bool = False  # whether that module also changes what is registered already
 
 
 PACKAGES = {
     "ALE/": Package("atari", "ale_py"),
     "MiniGrid-": Package("minigrid", "minigrid"),
     "BabyAI-": Package("minigrid", "minigrid"),
-    "MinAtar/": Package("minatar", "minatar.gym"),
+    "MinAtar/": Package("minatar", "rl_training.envs.minatar_games", mends=True),
     "dm_control/": Package("dm-control", "shimmy"),
     "LunarLander": Package("box2d"),
     "BipedalWalker": Package("box2d"),
@@ -42,6 +43,6 @@ def register_package(env_id: str) -> None:
         raise ConfigError(
             f"env_id {env_id!r} needs {' and '.join(missing)}: {add_extra(package.extra)}", ("env_id",)
         )
-    if package.module is not None and env_id not in gym.registry:
+    if package.module is not None and (package.mends or env_id not in gym.registry):
         module = import_module(package.module)
         getattr(module, "register_envs", lambda: None)()  # of those that do not by being imported
