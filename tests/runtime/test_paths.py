@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import random
 import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from runs import assert_same_run, go_on, in_child, kill_and_resume, killed_in_an_iteration, small_config
+from test_cli import cli
 
 from rl_training import fork, load_config, resume, train
 from rl_training.errors import RunError
@@ -21,6 +25,7 @@ from rl_training.runtime import paths, updates, workflows
 from rl_training.runtime.paths import other_kernels, path_lines
 from rl_training.runtime.trainer import Trainer
 from rl_training.state import checkpoints
+from rl_training.tools import forking
 
 RUN = "ppo-cartpole"
 
@@ -313,3 +318,58 @@ def test_a_fork_keeps_the_path_of_its_parent(tmp_path: Path, monkeypatch: pytest
         parent = begun(tmp_path / "run")
     result = fork(parent, run_dir=tmp_path / "fork", quiet=True)
     assert json.loads((result.run_dir / "manifest.json").read_text())["paths"]["surrogate"] == "torch"
+
+
+def test_a_finished_run_is_left_unchanged_where_the_processor_has_other_features(
+    trained_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(trained_run(RUN), tmp_path / "run"))
+    monkeypatch.setattr(paths, "cpu_features", lambda: "fma")
+    another_processor(monkeypatch)
+    assert resume(run, quiet=True).interrupted is None
+    assert_same_run(run, trained_run(RUN))
+
+
+def test_a_past_that_cannot_be_computed_again_is_refused_and_can_be_forked(
+    trained_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained_run(RUN)
+    saved = checkpoints.step_of(checkpoints.listed(run / "checkpoints")[0])
+    monkeypatch.setattr(paths, "cpu_features", lambda: "fma")
+    for changes in ([], ["compiled_updates=false"]):
+        with pytest.raises(RunError) as refusal:
+            fork(run, changes, at=saved + 1, run_dir=tmp_path / "none", quiet=True)
+        words = str(refusal.value)
+        assert words.startswith(f"{run}: it ran with the CPU features")
+        command = f"rl-training fork {run} --at {saved} compiled_updates=false"
+        assert words.endswith(f"fork it: {command}")
+    forked = tmp_path / "fork"
+    assert cli(*shlex.split(command)[1:], "--run-dir", str(forked), "--quiet").exit_code == 0
+    (lineage,) = json.loads((forked / "manifest.json").read_text())["lineage"]
+    assert (lineage["parent"], lineage["step"]) == (str(run), saved)
+
+
+def test_a_fork_of_a_past_step_whose_changes_cannot_be_compiled_names_the_run(
+    trained_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained_run(RUN)
+    saved = checkpoints.step_of(checkpoints.listed(run / "checkpoints")[0])
+    reached = saved + load_config(run / "config.yaml").steps_per_iteration
+    monkeypatch.setattr(forking, "saved_at", saved_then_moved_to(monkeypatch, forking.saved_at))
+    with pytest.raises(RunError) as refusal:
+        fork(run, ["ent_coef=0.25"], at=reached, run_dir=tmp_path / "none", quiet=True)
+    words = str(refusal.value)
+    command = f"rl-training fork {run} --at {reached} ent_coef=0.25 compiled_updates=false"
+    assert words.startswith(f"{run}: it ran in compiled code") and words.endswith(f"fork it: {command}")
+
+
+def saved_then_moved_to(monkeypatch: Any, saved_at: Any) -> Any:
+    """As if the changes of the fork were what keeps it from being compiled: its past is computed before."""
+
+    @contextmanager
+    def there(*args: Any, **options: Any) -> Iterator[Path]:
+        with saved_at(*args, **options) as path:
+            another_processor(monkeypatch)
+            yield path
+
+    return there

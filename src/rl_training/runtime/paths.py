@@ -15,9 +15,8 @@ from rl_training.trust import foreign
 
 KERNELS, FEATURES = "kernels", "cpu_features"  # in the record, beside the paths
 SHARED = "shared"  # among the revisions: that of the code that all parts use
-LAST_ALONE = (
-    2  # the last shared revision that was recorded as one number; a 3 was of Dreamer's networks alone
-)
+# The last shared revision that was recorded as one number; a 3 was of Dreamer's networks alone.
+LAST_ALONE = 2
 
 
 def record_of(trainer: Trainer) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def keep_to_paths(
 ) -> None:
     """Compute as a run did so far: by torch and in Python where its record says nothing. Refused where that cannot be.
 
-    changes: settings of a fork of `source`, for the command that the refusal names
+    changes: step and settings of a fork of `source`, for the command that the refusal names
     anyway: also in compiled code that gives other numbers
     """
     lost = [

@@ -295,14 +295,26 @@ def look(
     return Left(manifest, config, threads, changed, found, finished, damage)
 
 
-def reopen(run: RunDirectory, left: Left, display: Display, *, anyway: bool = False) -> Engine:
+def reopen(
+    run: RunDirectory,
+    left: Left,
+    display: Display,
+    *,
+    original: RunDirectory | None = None,
+    anyway: bool = False,
+) -> Engine:
     """The engine of a run as its newest checkpoint has it; at step 0, where there is none yet.
 
+    original: the run that `run` is a copy of, which a refusal names with the step of the checkpoint
     anyway: also where its compiled code was another, which gives other numbers
     """
     config, found = left.config, left.newest
     watch, trainer = Watch(config), make_trainer(config)
-    keep_to_paths(trainer, left.paths, run.path, anyway=anyway)
+    if left.is_over:  # nothing more is computed
+        trainer.keep_to(left.paths)
+    else:
+        at = ["--at", str(found[1]["progress"]["steps"])] if original and found else []
+        keep_to_paths(trainer, left.paths, (original or run).path, at, anyway=anyway)
     engine = Engine(trainer, config, run, display, watch)
     if found is None:
         display.message("no checkpoint yet: starting from step 0")

@@ -157,8 +157,9 @@ def _fork(
 
     watch, trainer = Watch(config), make_trainer(config)
     if "compiled_updates" not in given_keys(overrides):  # naming it, changed or not, chooses the path anew
-        settings = [f"{name}={to_yaml(after)}" for name, (_, after) in changes.items()]
-        keep_to_paths(trainer, recorded_paths(manifest, tree), source, settings)
+        asked = [] if origin is None else ["--at", str(step)]
+        asked += [f"{name}={to_yaml(after)}" for name, (_, after) in changes.items()]
+        keep_to_paths(trainer, recorded_paths(manifest, tree), origin or source, asked)
     engine = Engine(trainer, config, parent, display, watch)
     with taking_over(path, _not_fitting(parent, changes, path, tree, trust)):
         engine.restore(path, tree)

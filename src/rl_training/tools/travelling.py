@@ -35,7 +35,7 @@ PREFIX = "rl-training-"  # of scratch directories
 def travelled(source: str | Path, step: int, **options: Any) -> Iterator[Engine]:
     """The engine of a run, in a scratch copy, after the first iteration that reaches `step`; it can go on from there.
 
-    Its files and environments are open inside the context only. The options are those of `restored`.
+    Its files and environments are open inside the context only. The options are those of `left_at`.
     """
     with restored(source, step, **options) as engine:
         go_on(engine, step)
@@ -44,36 +44,44 @@ def travelled(source: str | Path, step: int, **options: Any) -> Iterator[Engine]
 
 @contextmanager
 def saved_at(source: str | Path, step: int, **options: Any) -> Iterator[Path]:
-    """A checkpoint of that state: the run's own, if it has one there, else one in a scratch copy."""
+    """A checkpoint of that state: the run's own, if it has one there, else one in a scratch copy.
+
+    Nothing is computed for the run's own, so it is there also where the run could not go on.
+    """
+    run, left = left_at(source, step, **options)
+    if left.newest is not None and left.newest[1]["progress"]["steps"] == step:
+        yield left.newest[0]
+        return
     with TemporaryDirectory(prefix=PREFIX) as folder:
-        with travelled(source, step, folder=Path(folder), **options) as engine:
+        with reopened(run, left, Path(folder)) as engine:
+            go_on(engine, step)
             path = engine.save_here()
         yield path
 
 
 @contextmanager
-def restored(
+def restored(source: str | Path, step: int, **options: Any) -> Iterator[Engine]:
+    """The engine of a run, in a scratch copy, at the nearest checkpoint at or before `step`; nothing is run yet.
+
+    Observers hear again what they heard in the run; trackers hear nothing. The options are those of `left_at`.
+    """
+    with reopened(*left_at(source, step, **options)) as engine:
+        yield engine
+
+
+def left_at(
     source: str | Path,
     step: int,
     *,
     display: Display | None = None,
     trust: bool = False,
     accept_damaged_log: bool = False,
-    folder: Path | None = None,
     before: bool = False,
-) -> Iterator[Engine]:
-    """The engine of a run, in a scratch copy, at the nearest checkpoint at or before `step`; nothing is run yet.
-
-    Observers hear again what they heard in the run; trackers hear nothing.
-
-    folder: an empty directory for the copy, which is left there
-    before: not at `step` itself
-    """
-    display, run = display or QuietDisplay(), RunDirectory.open(source)
+) -> tuple[RunDirectory, Left]:
+    """A run, and what it left up to `step`; up to the step before it, if `before`."""
+    run = RunDirectory.open(source)
     how: dict[str, Any] = {"trust": trust, "accept_damaged_log": accept_damaged_log, "before": before}
-    left = found(run, step, display, **how)
-    with reopened(run, left, folder) as engine:
-        yield engine
+    return run, found(run, step, display or QuietDisplay(), **how)
 
 
 def found(
@@ -122,7 +130,7 @@ def reopened(
             scratch.note(ACCEPTED_DAMAGE, **left.damage)
         if left.newest is not None:
             take_along(run, scratch, left.newest[1])
-        engine = reopen(scratch, left, QuietDisplay(), anyway=anyway)
+        engine = reopen(scratch, left, QuietDisplay(), original=run, anyway=anyway)
         engine.keep = Keep(LEAST)  # the run may ask for all, and nobody reads those of a copy
         torch.set_num_threads(left.threads)
         keep_freed_memory()
