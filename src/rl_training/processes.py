@@ -19,6 +19,7 @@ from multiprocessing import connection, forkserver, resource_tracker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "for-the-fork-server"
+TRIES = 5  # to read the CPU time of processes while none begins or ends
 WARM_UP = "RL_TRAINING_WARM_UP"  # the settings of a run, for the fork server alone
 
 
@@ -50,12 +51,23 @@ def cpu_seconds() -> float:
 
     Those on other machines are not seen; nor, on a system without Linux's /proc, those that have not ended.
     """
-    times, ticks = os.times(), 0
-    for process in _below(os.getpid()):
-        with suppress(OSError):  # it has ended since, and its parent's count holds its time
-            ticks += sum(map(int, _read(f"/proc/{process}/stat").rpartition(b")")[2].split()[11:15]))
+    for _ in range(TRIES):
+        below = list(_below(os.getpid()))
+        # Children before parents: one that ends in between hands its time to its parent, where it is not lost.
+        ticks = sum(map(_ticks, reversed(below)))
+        times = os.times()
+        if below == list(_below(os.getpid())):  # else it may count twice
+            break
     ended = times.children_user + times.children_system
     return times.user + times.system + ended + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(process: int) -> int:
+    """CPU time of a process and of those below it that have ended; 0 if it has ended itself."""
+    try:
+        return sum(map(int, _read(f"/proc/{process}/stat").rpartition(b")")[2].split()[11:15]))
+    except OSError:
+        return 0
 
 
 def peak_memory() -> float | None:
@@ -78,8 +90,11 @@ def _peak(process: int) -> float | None:
 
 def _below(process: int) -> Iterator[int]:
     """Living processes that this one started, those that they started, and so on."""
+    threads = list[str]()
     with suppress(OSError):
-        for thread in os.listdir(f"/proc/{process}/task"):
+        threads = os.listdir(f"/proc/{process}/task")
+    for thread in threads:
+        with suppress(OSError):  # a thread that has ended since leaves its children to another
             for child in map(int, _read(f"/proc/{process}/task/{thread}/children").split()):
                 yield child
                 yield from _below(child)

@@ -359,6 +359,15 @@ def test_timing_is_apart_from_the_metrics(tmp_path):
     assert all(line["peak_memory_mb"] > 50 for line in timing)  # torch alone takes more
 
 
+def test_cpu_time_that_is_seen_no_more_stays_counted(tmp_path, monkeypatch):
+    seen = iter([10.0, 17.0, 14.0])
+    monkeypatch.setattr(engine, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(engine, "cpu_seconds", lambda: next(seen, 18.0))
+    train(small_config("ppo-cartpole"), run_dir=tmp_path / "run")
+    timing = [json.loads(line) for line in (tmp_path / "run" / "timing.jsonl").read_text().splitlines()]
+    assert [line["cpu_seconds"] for line in timing[:3]] == [7.0, 7.0, 8.0]
+
+
 def test_compiling_in_the_first_iteration_does_not_count_as_speed(tmp_path, monkeypatch):
     """A clock on which the first iteration takes 100 seconds, and every later one 1."""
     config = small_config("ppo-cartpole", total_timesteps=1280, log_interval=128)

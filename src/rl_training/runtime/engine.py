@@ -360,10 +360,9 @@ class Engine:
         timing |= {f"{name}_seconds": round(spent, 3) for name, spent in self.spent.items()}
         if seconds >= self.look_again_at or self.is_over:
             self.look_again_at = seconds + LOOK_EVERY
-            self.cpu_seconds = cpu_seconds() - self.cpu_began
-            self.peak_memory = max(
-                self.peak_memory, peak_memory() or 0.0
-            )  # a process that ended says no more
+            # A process that has ended says no more: what was seen of it stays.
+            self.cpu_seconds = max(self.cpu_seconds, cpu_seconds() - self.cpu_began)
+            self.peak_memory = max(self.peak_memory, peak_memory() or 0.0)
         timing |= {"cpu_seconds": round(self.cpu_seconds, 2)}
         if self.peak_memory:
             timing |= {"peak_memory_mb": round(self.peak_memory, 1)}
