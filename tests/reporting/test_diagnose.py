@@ -42,6 +42,7 @@ ALARMS = {
 YOUNGER = "its row is younger than the corpus"
 LEFT_OUT: dict[str, str] = {
     "appo/cartpole": YOUNGER,
+    "appo/minatar_breakout": YOUNGER,
     "dqn/acrobot": YOUNGER,
     "dqn/lunarlander": YOUNGER,
     "dreamer/cartpole": YOUNGER,
