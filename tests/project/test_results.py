@@ -213,10 +213,12 @@ def test_the_verdict_is_read_off_the_interval() -> None:
     assert "peers 1.0: IQM 3.50" in lines[3] and "improvement (ties count half) 0.25" in lines[4]
 
 
-def test_a_row_is_compared_with_the_one_it_stands_beside_at_equal_steps() -> None:
+def test_a_row_is_compared_with_one_that_was_measured_as_it_was() -> None:
     row = read_row("ppo/cartpole").model_copy(update={"references": (), "beside": "a2c/cartpole"})
     seeds = [{"seed": seed, "steps": 128, "score": 3.0, "untrained": 0.0} for seed in (11, 12, 13)]
-    result = {"seeds": seeds, "settings": {"total_timesteps": 100}, "cost": {}}
+    settings = {"total_timesteps": 100, "env_id": "CartPole-v1"}
+    evaluation = {"episodes": 100, "actions": "greedy", "checkpoint": "last"}
+    result = {"seeds": seeds, "settings": settings, "evaluation": evaluation, "cost": {}}
 
     def beside(other: dict[str, Any] | None) -> tuple[list[str], str]:
         measured = Measured(row, result, None, Measured(read_row("a2c/cartpole"), other))
@@ -227,9 +229,20 @@ def test_a_row_is_compared_with_the_one_it_stands_beside_at_equal_steps() -> Non
     assert lines[0] == "beside       a2c/cartpole: IQM 3.00, 95 % interval 2.00 to 4.00, 3 seeds"
     assert lines[1].strip().startswith("probability of improvement (ties count half) 0.50, 95 % interval")
     assert "| `a2c/cartpole`: 3.00 (2.00 to 4.00), 3 seeds | P(improvement) 0.50" in cells
-    lines, cells = beside(result | {"settings": {"total_timesteps": 2000}})
-    assert lines == ["beside       a2c/cartpole: not compared, 2 000 steps against 100"]
-    assert "not compared, 2 000 steps against 100 | none |" in cells
+    lines, cells = beside(result | {"settings": settings | {"total_timesteps": 2000}})
+    assert lines == ["beside       a2c/cartpole: not compared, 2 000 steps against 100 steps"]
+    assert "not compared, 2 000 steps against 100 steps | none |" in cells
+    for other, words in (
+        ({"settings": settings | {"env_id": "Acrobot-v1"}}, "Acrobot-v1 against CartPole-v1"),
+        ({"evaluation": evaluation | {"actions": "sampled"}}, "sampled actions against greedy actions"),
+        (
+            {"evaluation": evaluation | {"checkpoint": "best"}},
+            "the best checkpoint against the last checkpoint",
+        ),
+    ):
+        assert beside(result | other)[0] == [f"beside       a2c/cartpole: not compared, {words}"]
+    lines, cells = beside(result | {"evaluation": evaluation | {"episodes": 20}})
+    assert len(lines) == 2, "more episodes give the same score, more precisely"
     lines, cells = beside(None)
     assert lines == ["beside       a2c/cartpole: not run"] and "| `a2c/cartpole`: not run | none |" in cells
     waiting = Measured(row.model_copy(update={"not_run": "no time"}), None, None, Measured(row, result))

@@ -141,6 +141,7 @@ def test_stale_results_are_listed_with_what_has_changed(
         "evaluation": row.evaluation.model_dump(),
         "seeds": [{"seed": 11}, {"seed": 12}],
         "revisions": reproducing.revisions(config),
+        "vectorization": "compiled",
         "paths": {**dict.fromkeys(PARTS, "compiled"), "kernels": compiled.REVISION},
         "code_sha256": [digests.code_digest("ppo")],
     }
@@ -169,6 +170,30 @@ def test_stale_results_are_listed_with_what_has_changed(
     result["paths"] = {**dict.fromkeys(PARTS, "compiled"), "kernels": 1, "cpu_features": "mmx"}
     changed = [f"revision 1 of compiled code (here {compiled.REVISION})"]
     assert reproducing.stale(row, result) == (changed, told)
+    result["vectorization"] = "sync"
+    assert reproducing.stale(row, result)[0] == ["environments: sync (here compiled)", *changed]
+
+
+def test_paths_are_told_of_the_config_that_a_run_begins_with(
+    rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that sees pictures has their defaults, though its row does not write them."""
+    rows.write_text(BRIEF)
+    row, seen = read_row("ppo/small"), list[Any]()
+    config = reproducing.config_of(row)
+    monkeypatch.setattr(reproducing, "sees_pictures", lambda config: True)
+    monkeypatch.setattr(reproducing, "_other_paths", lambda config, made: seen.append(config) or {})
+    result = {
+        "settings": reproducing.settings_of(config),
+        "evaluation": row.evaluation.model_dump(),
+        "seeds": [{"seed": 11}],
+        "revisions": reproducing.revisions(config),
+        "vectorization": "compiled",
+        "paths": None,
+        "code_sha256": [digests.code_digest("ppo")],
+    }
+    assert reproducing.stale(row, result) == ([], [])
+    assert not config.shared_trunk and seen[0].shared_trunk and seen[0].vectorization == "compiled"
 
 
 def test_the_code_digest_is_of_what_runs_and_of_what_an_algorithm_reaches() -> None:
@@ -421,7 +446,8 @@ def test_a_missing_best_policy_and_a_damaged_peer_are_told_in_one_line(
     rows.write_text(BRIEF.replace("{episodes: 1}", "{episodes: 1, checkpoint: best}"))
     reproducing.write(Path("results/peers/ppo/small.json"), '{"format": 1, "seeds": [{"score": 1}]}')
     assert run("ppo/small", "-q") == 2
-    assert capsys.readouterr().err == "error: results/peers/ppo/small.json: damaged (KeyError: 'library')\n"
+    read = "results/ppo/small.json or results/peers/ppo/small.json"
+    assert capsys.readouterr().err == f"error: {read}: damaged (KeyError: 'library')\n"
     shutil.rmtree("runs/reproduce/ppo/small/s11/best")
     assert run("ppo/small", "-q") == 2
     assert "has no best checkpoint, which the row ppo/small is scored with" in capsys.readouterr().err

@@ -120,9 +120,9 @@ def run_row(
         ship(row, result, runs, zoo)
     if not as_json:
         measured = read_measured(row, results)
-        others = [results / "peers" / f"{row.name}.json"] * (measured.peer is not None)
-        others += [results / f"{row.beside}.json"] * bool(row.beside)
-        with undamaged(" or ".join(map(str, others)) or path):
+        read = [path, *[results / "peers" / f"{row.name}.json"] * (measured.peer is not None)]
+        read += [results / f"{row.beside}.json"] * bool(row.beside)
+        with undamaged(" or ".join(map(str, read))):
             lines = verdict(measured)
         for line in (f"row          {row.name}", *lines, f"result       {path}"):
             print(printable_line(line))

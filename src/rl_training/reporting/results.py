@@ -101,8 +101,20 @@ def incomparable(measured: Measured, other: Measured) -> str:
         return "not run"
     if measured.result is None:
         return ""
-    mine, theirs = (each["settings"]["total_timesteps"] for each in (measured.result, other.result))
-    return "" if mine == theirs else f"not compared, {thousands(theirs)} steps against {thousands(mine)}"
+    mine, theirs = (_measured_at(each) for each in (measured.result, other.result))
+    differing = [f"{theirs[what]} against {mine[what]}" for what in mine if mine[what] != theirs[what]]
+    return f"not compared, {', '.join(differing)}" if differing else ""
+
+
+def _measured_at(result: Mapping[str, Any]) -> dict[str, str]:
+    """What two rows must have in common to be compared, in words."""
+    settings, evaluation = result["settings"], result["evaluation"]
+    return {
+        "steps": f"{thousands(settings['total_timesteps'])} steps",
+        "env_id": settings["env_id"],
+        "actions": f"{evaluation['actions']} actions",
+        "checkpoint": f"the {evaluation['checkpoint']} checkpoint",
+    }
 
 
 def improvement(measured: Measured, others: Sequence[float] | np.ndarray) -> str:
@@ -224,7 +236,7 @@ def seconds(measured: Measured) -> str:
 
 
 def extract_table(rows: Sequence[Measured]) -> str:
-    """Of rows that were run one line each, for README."""
+    """README's extract: one line per row that was run."""
     cells = []
     for measured in (each for each in rows if each.result is not None):
         beside = [

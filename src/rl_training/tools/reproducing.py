@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rl_training.envs.making import sees_pictures, with_lanes
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, UserError, one_line
 from rl_training.registry import shipped_configs
 from rl_training.reporting.records import SCORE, Log, read_run
@@ -37,6 +38,7 @@ from rl_training.runtime.workflows import (
 )
 from rl_training.settings.config import Config
 from rl_training.settings.loading import load_config
+from rl_training.settings.picture_defaults import with_picture_defaults
 from rl_training.state import checkpoints, files
 from rl_training.state.reading import reason
 from rl_training.state.run_directory import RunDirectory, changed_keys
@@ -335,7 +337,10 @@ def stale(row: Row, result: Mapping[str, Any]) -> Stale:
     at_defaults = [name for name in new if name not in changed]
     harmless = [f"new settings, at their defaults: {', '.join(at_defaults)}"] if at_defaults else []
     try:
-        other = _other_paths(config, result["paths"] or {})
+        begun = with_lanes(with_picture_defaults(config, sees_pictures))
+        if begun.vectorization != result["vectorization"]:
+            reasons.append(f"environments: {result['vectorization']} (here {begun.vectorization})")
+        other = _other_paths(begun, result["paths"] or {})
         if row.evaluation.checkpoint == "last":  # evaluations during training move no weights
             harmless += [told for part, told in other.items() if part == EVALUATIONS]
             other.pop(EVALUATIONS, None)
