@@ -33,7 +33,7 @@ def lanes_of(kind, env_id="probe/Counting-v0", count=COUNT):
 class RandomPolicy(Stateful):
     """Acts at random and remembers how many steps its episode has, to show what a carry is worth."""
 
-    def whole_rollouts(self, environments):
+    def whole_rollouts(self, environments, greedy=False):
         return None
 
     def initial(self, count):

@@ -352,6 +352,20 @@ def test_a_seed_whose_command_is_gone_ends_without_a_word(tmp_path, capfd):
     assert process.exitcode == 0 and "Traceback" not in capfd.readouterr().err
 
 
+def test_a_seed_that_a_broken_pipe_of_its_own_ends_fails(tmp_path, monkeypatch, capfd):
+    def broken(*_):
+        raise BrokenPipeError("of a tracker")
+
+    monkeypatch.setattr(experiments, "go_on", broken)
+    settings = load_config(LONG).model_dump(mode="json") | {"seed": 1}
+    _, theirs = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=experiments._train_one, args=(settings, tmp_path / "s1", theirs))
+    process.start()
+    process.join()
+    assert process.exitcode == 1 and "BrokenPipeError: of a tracker" in capfd.readouterr().err
+
+
 def test_what_every_seed_warns_of_is_said_once(capsys):
     said = set()
     for seed in (1, 2):

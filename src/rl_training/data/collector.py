@@ -53,8 +53,8 @@ class Rollouts(Protocol):
 class RolloutPolicy(Policy, Protocol):
     """What the collector needs besides."""
 
-    def whole_rollouts(self, environments: AnyEnvironments) -> Rollouts | None:
-        """What takes all steps in one call; None where nothing can."""
+    def whole_rollouts(self, environments: AnyEnvironments, greedy: bool = False) -> Rollouts | None:
+        """What takes all steps in one call, with greedy actions if asked to; None where nothing can."""
 
 
 class Cut(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.data.collector import Policy, fresh_where_ended
+from rl_training.data.collector import RolloutPolicy, fresh_where_ended
 from rl_training.data.demonstrations import Episode
 from rl_training.envs.compiled import CompiledSpaces
 from rl_training.envs.lanes import Lanes
@@ -27,7 +27,7 @@ AT_ONCE = 128  # steps of a call of compiled code; those after the last episode'
 
 
 def evaluate(
-    policy: Policy,
+    policy: RolloutPolicy,
     config: Config,
     *,
     episodes: int,
@@ -86,7 +86,13 @@ def _sum_up(played: list[tuple[float, int]]) -> dict[str, float]:
 
 
 def record(
-    policy: Policy, config: Config, *, episodes: int, seed: int, sample: bool = False, made_for: Any = None
+    policy: RolloutPolicy,
+    config: Config,
+    *,
+    episodes: int,
+    seed: int,
+    sample: bool = False,
+    made_for: Any = None,
 ) -> list[Episode]:
     """Play `episodes` whole episodes and keep every step of them, lane by lane: those that end first are short."""
     recorded: dict[int, list[Episode]] = {}
@@ -111,7 +117,7 @@ def record(
 
 
 def play(
-    policy: Policy,
+    policy: RolloutPolicy,
     config: Config,
     *,
     episodes: int,
@@ -136,8 +142,7 @@ def play(
     seed_everything(fold(seed, "actions"))
     how = (config, min(episodes, lanes), seed, "evaluate")
     environments = make_compiled(*how) if compiled else make_environments(*how, through)
-    player: Any = policy
-    whole = player.whole_rollouts(environments, not sample) if compiled else None
+    whole = policy.whole_rollouts(environments, not sample) if compiled else None
     lanes = environments.count  # agents come in whole worlds
     share = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
     try:

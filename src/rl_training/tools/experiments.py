@@ -271,6 +271,10 @@ def go_on(config: Config, path: Path, display: Any) -> workflows.Result:
     return workflows.train_until_stopped(config, run_dir=path, display=display)
 
 
+class _CommandIsGone(Exception):
+    """Nobody hears a seed any more: its command was killed, and the same one goes on from the last checkpoint."""
+
+
 class _Teller(QuietDisplay):
     """The display of a seed in its own process: it tells the parent."""
 
@@ -281,10 +285,16 @@ class _Teller(QuietDisplay):
         self.training = True
 
     def update(self, steps: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
-        self.pipe.send(("update", steps, dict(metrics)))
+        self.tell("update", steps, dict(metrics))
 
     def warning(self, text: str) -> None:
-        self.pipe.send(("warning", text))
+        self.tell("warning", text)
+
+    def tell(self, *message: Any) -> None:
+        try:
+            self.pipe.send(message)
+        except BrokenPipeError:
+            raise _CommandIsGone from None
 
 
 def _train_one(settings: dict[str, object], path: Path, pipe: connection.Connection) -> None:
@@ -303,17 +313,15 @@ def _train_one(settings: dict[str, object], path: Path, pipe: connection.Connect
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     end_with_the_parent()
     escape_streams()
-    try:
-        result = go_on(load_config(settings), path, teller)
-        ended = "stopped" if result.interrupted else "done", ""
-    except SystemExit:
-        ended = "stopped", ""
-    except (UserError, NonFiniteError, StorageError, EnvironmentFault, ObserverError) as error:
-        ended = "failed", " ".join(str(error).splitlines())
-    except BrokenPipeError:  # the command was killed: the same one goes on from the last checkpoint
-        return
-    with contextlib.suppress(BrokenPipeError):
-        pipe.send(("end", *ended))
+    with contextlib.suppress(_CommandIsGone):
+        try:
+            result = go_on(load_config(settings), path, teller)
+            ended = "stopped" if result.interrupted else "done", ""
+        except SystemExit:
+            ended = "stopped", ""
+        except (UserError, NonFiniteError, StorageError, EnvironmentFault, ObserverError) as error:
+            ended = "failed", " ".join(str(error).splitlines())
+        teller.tell("end", *ended)
 
 
 def _run_all(experiment: Experiment, jobs: int, display: SeedsDisplay, stop: Any) -> None:
@@ -322,7 +330,7 @@ def _run_all(experiment: Experiment, jobs: int, display: SeedsDisplay, stop: Any
     # torch is loaded once for all seeds, and what is compiled too, which pays from the second on.
     warm = len(waiting) > 1 and can_warm_up(experiment.config)
     if warm:
-        display.message("warming up: compiling (once), or loading it, for all seeds")
+        display.message("warming up: compiling (once) or loading compiled code for all seeds")
     ensure_fork_server(__name__, warm_up=experiment.config.model_dump(mode="json") if warm else None)
     running: dict[connection.Connection, tuple[SeedRun, Any]] = {}
     passed_on = False
