@@ -169,17 +169,24 @@ def in_sb3(algorithm: str, config: Mapping[str, Any], **more: Any) -> dict[str, 
 
 
 def against_rejax(num_envs: int, required: float) -> Comparison:
-    """PPO in compiled environments against a whole loop in JAX."""
+    """PPO in compiled environments against a whole loop in JAX.
+
+    Its learning rate falls with every minibatch, ours with every iteration: ours is that of the iteration's middle.
+    """
+    start, steps, iteration = PPO_CARTPOLE["learning_rate"], 100_000, 128 * num_envs
+    end = -(-steps // iteration) * iteration
+    half = iteration / end / 2
     return Comparison(
         name=f"ppo-cartpole-compiled-{num_envs}",
         title=f"PPO on CartPole-v1 in {num_envs} compiled environments × 128 steps, 4 minibatches, 4 epochs, two nets "
-        "of 64-64 tanh units, clipped values, no limit on the gradient, against rejax, which jits its whole loop. "
-        "Compilation is counted on neither side. Initial weights are orthogonal, with our gains, on both sides.",
-        steps=100_000,
+        "of 64-64 tanh units, clipped values, no limit on the gradient, ε = 1e-8, against rejax, which jits its whole "
+        "loop. Compilation is counted on neither side. Initial weights are orthogonal, with our gains, on both sides.",
+        steps=steps,
         required=required,
-        # It always clips the change of values by `clip_eps`.
+        # It always clips the change of values by `clip_eps`, and its Adam has optax's ε.
         config=PPO_CARTPOLE
-        | dict(num_envs=num_envs, vectorization="compiled", max_grad_norm=1e9, value_clip_coef=0.2),
+        | dict(num_envs=num_envs, vectorization="compiled", max_grad_norm=1e9, value_clip_coef=0.2)
+        | dict(optimizer_epsilon=1e-8, learning_rate_schedule=[[0, start * (1 + half)], [end, start * half]]),
         peer=Peer("rejax", REJAX | dict(num_envs=num_envs), "benchmarks.peers.rejax_train"),
         warm_up=2 * 128 * num_envs,
     )

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rl_training.reporting import results
 from rl_training.reporting.results import Measured
 from rl_training.tools.reproducing import read_measured
@@ -111,6 +113,27 @@ def edge_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def benchmark_scores() -> str:
+    """The scores beside our speed and a peer's, of all comparisons that have some: `python -m benchmarks`."""
+    lines = [
+        "| row | steps | against | ours, mean ± standard error | theirs | seeds |",
+        "|---|---:|---|---:|---:|---:|",
+    ]
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
+        data = json.loads(path.read_text("utf-8"))["data"]
+        if "peer" not in data:  # no comparison
+            continue
+        runs = data["ours"]["ours"], data["theirs"]
+        scores = [[run["score"] for run in side if run.get("score") is not None] for side in runs]
+        if all(scores):
+            errors = [np.std(one, ddof=1) / len(one) ** 0.5 for one in scores]
+            means = [results.figure(float(np.mean(one))) for one in scores]
+            told = [f"{mean} ± {error:.0f}" for mean, error in zip(means, errors, strict=True)]
+            cells = [f"`{path.stem}`", results.thousands(runs[0][0]["steps"]), data["peer"]["name"], *told]
+            lines.append(f"| {' | '.join(cells)} | {len(scores[0])} |")
+    return "\n".join(lines) + "\n"
+
+
 def family_block(family: str, members: list[Measured]) -> str:
     """The table of a family, and the picture of its learning curves once there are some."""
     text = results.family_table(members)
@@ -133,6 +156,7 @@ def blocks() -> dict[str, Callable[[], str]]:
         own = {name: gate for name, gate in kept.items() if gate["config"].startswith(f"{algo}/")}
         made[f"gates {algo}"] = partial(gate_table, own)
     made["track edge"] = edge_table
+    made["benchmark scores"] = benchmark_scores
     for name, found in earlier().items():
         made[f"earlier {name}"] = partial(earlier_table, found)
     return made
