@@ -112,13 +112,36 @@ def test_a_row_has_a_result_or_says_why_not(name: str) -> None:
         assert seed["steps"] >= result["settings"]["total_timesteps"]
 
 
+def said_to_be_measured(page: str) -> set[str]:
+    """Configs that a page gives results of: a paragraph begins with one, and a score or a block of results follows."""
+    paragraphs = page.split("\n\n")
+    found = set()
+    for paragraph, after in zip(paragraphs, [*paragraphs[1:], ""], strict=True):
+        begin = re.match(r"`([\w/]+)`, ", paragraph)
+        if begin and (re.search(r"\d\.\d", paragraph) or BLOCK.match(after + "\n")):
+            found.add(begin[1])
+    return found
+
+
+def test_only_paragraphs_with_results_say_that_a_config_was_measured() -> None:
+    block = "<!-- results: earlier x -->\n| seed | score |\n<!-- /results -->"
+    for text in ("`a/b`, one seed: 13.7 points.", f"`a/b`, seeds 1 to 3:\n\n{block}"):
+        assert said_to_be_measured(f"Before.\n\n{text}\n\nAfter.\n") == {"a/b"}
+    for text in (
+        "`a/b`, 8 simulations, is the smallest.",
+        "The config\n`a/b`, as 13.7 says.",
+        f"`a/b`.\n\n{block}",
+    ):
+        assert not said_to_be_measured(f"Before.\n\n{text}\n\nAfter 1.5.\n")
+
+
 def test_presets_say_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
     measured = {each.row.config: each.row for each in DONE.values()}
     tables = MAKER.earlier().values()
     earlier = {name for each in tables for row in each["rows"] for name in re.findall(r"^`([\w/]+)`", row[0])}
     earlier |= {gate["config"] for gate in MAKER.gates().values()}
-    for page in PAGES:  # a paragraph that begins with a config and a comma says what was measured of it
-        earlier |= set(re.findall(r"^`([\w/]+)`, ", page.read_text("utf-8"), re.M))
+    for page in PAGES:
+        earlier |= said_to_be_measured(page.read_text("utf-8"))
     list_configs()
     listed = capsys.readouterr().out
     for name in CONFIGS:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rl_training import evaluate_checkpoint, load_config
+from rl_training.envs.compiled import CompiledEnvironments
 from rl_training.envs.making import LONGEST_EVALUATION, make_compiled
 from rl_training.policies.in_lanes import WholeRollouts
-from rl_training.runtime import evaluation
 from rl_training.runtime.evaluation import play
 from rl_training.runtime.workflows import make_trainer
 
@@ -60,9 +60,9 @@ def test_an_episode_without_a_limit_ends() -> None:
 
 
 def test_scores_that_are_published_are_gymnasiums(trained_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("no environment of Gymnasium")
 
     run = trained_run("ppo-compiled")  # whose own evaluations were compiled
-    monkeypatch.setattr(evaluation, "make_compiled", refuse)
+    monkeypatch.setattr(CompiledEnvironments, "__init__", refuse)
     assert evaluate_checkpoint(run, episodes=2)["episodes"] == 2
