@@ -50,6 +50,7 @@ LEFT_OUT: dict[str, str] = {
     "gumbel_muzero/cartpole": YOUNGER,
     "impala/cartpole": YOUNGER,
     "impala/cartpole_no_velocity": YOUNGER,
+    "impala/minatar_breakout": YOUNGER,
     "muzero/cartpole": YOUNGER,
     "ppg/cartpole": YOUNGER,
     "ppo/minatar_asterix": YOUNGER,
