@@ -413,6 +413,13 @@ def test_cadences() -> None:
     assert (config.log_every, config.eval_every, config.checkpoint_every) == (10, 20, 30)
 
 
+@pytest.mark.parametrize("algo", ["sac", "dreamer", "muzero", "gumbel_muzero", "efficientzero", "scalezero"])
+def test_a_short_run_of_slow_steps_is_saved_on_the_way(algo: str) -> None:
+    env_id = "Pendulum-v1" if algo == "sac" else "CartPole-v1"
+    config = load_config(dict(algo=algo, env_id=env_id, total_timesteps=12_000))
+    assert config.checkpoint_every == 1200
+
+
 ROUND_TRIPS: list[dict[str, Any]] = [
     {},
     {"clip_coef_schedule": {"type": "linear", "start": 0.3, "end": 1e-5}, "lr": 1e-7, "lr_warmup_steps": 100},

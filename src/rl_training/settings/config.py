@@ -43,6 +43,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
     controls: ClassVar[Mapping[str, Control]]  # its knobs, by the names of their fields
 
     counts: ClassVar[str] = "environment steps"  # what its steps are
+    checkpoints_apart: ClassVar[int] = 20_000  # least steps between checkpoints, unless given
     obeys_action_masks: ClassVar[bool] = False  # whether its policies read the action masks of environments
     samples_on_atari: ClassVar[bool] = False  # whether its policies are evaluated there with sampled actions
     # Knob -> the field that must be true for it to have an effect.
@@ -133,7 +134,9 @@ class Config(BaseModel, metaclass=ConfigMeta):
         None, "Sample actions in evaluations; none: only on Atari, for stochastic policies."
     )
     checkpoint_interval: int | None = field(
-        None, "Steps between checkpoints; none: 1/10 of the run, but 20000 to 50000.", ge=1
+        None,
+        "Steps between checkpoints; none: 1/10 of the run, but 20000 (slow steps: 1000) to 50000.",
+        ge=1,
     )
     info_metrics: tuple[str, ...] = field(
         (), "Entries of the environment's info to report at the end of an episode, such as is_success."
@@ -235,7 +238,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
     @property
     def checkpoint_every(self) -> int:
         """Steps between checkpoints; by default so many that saving costs well under a hundredth of a run."""
-        default = min(max(self.total_timesteps // 10, 20_000), 50_000)
+        default = min(max(self.total_timesteps // 10, self.checkpoints_apart), 50_000)
         return max(self.checkpoint_interval or default, self.steps_per_iteration)
 
 

@@ -248,6 +248,7 @@ class Planning(Config):
     """The fields of MuZero and its successors, besides those of the replay."""
 
     younger: ClassVar[Mapping[str, object]] = {"batch_norm": False, "board_tower": False}
+    checkpoints_apart: ClassVar[int] = 1_000
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = (
         *("unroll_steps", "td_steps", "two_players", "network", "encoder"),
