@@ -57,6 +57,7 @@ LEFT_OUT: dict[str, str] = {
     "ppo/minatar_breakout": YOUNGER,
     "ppo/minatar_freeway": YOUNGER,
     "ppo/minatar_space_invaders": YOUNGER,
+    "sac/halfcheetah": YOUNGER,
     "sac/pendulum": YOUNGER,
 }
 
