@@ -187,6 +187,7 @@ def test_a_shared_trunk_is_distilled_by_torch_and_its_policy_compiled() -> None:
         "value_fit": "torch",
         "distillation": "torch",
         "rollouts": "python",
+        "evaluations": "python",
     }
 
 
