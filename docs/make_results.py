@@ -76,49 +76,43 @@ def gates() -> dict[str, Any]:
 
 def gate_table(found: dict[str, Any]) -> str:
     """One line for each gate, with all its seeds."""
-    lines = [
-        "| gate | steps | seeds | untrained | trained | required of each | missed by |",
-        "|---|---:|---|---|---|---|---|",
+    header = ("gate", "steps", "seeds", "untrained", "trained", "required of each", "missed by")
+    return results.table(header, [_gate_cells(name, gate) for name, gate in found.items()], right=(1,)) + "\n"
+
+
+def _gate_cells(name: str, gate: dict[str, Any]) -> list[str]:
+    seeds = gate["seeds"]
+    before, after = (
+        ", ".join(f"{seed[part]:.1f}".replace("-", "−") for seed in seeds)
+        for part in ("untrained", "trained")
+    )
+    missed = [seed["seed"] for seed in seeds if (seed["trained"] >= gate["score"]) == gate["control"]]
+    score = f"{gate['score']:g}".replace("-", "−")
+    required = f"below {score}" if gate["control"] else f"at least {score}"
+    allowed = f" ({gate['may_fail']} may)" if gate["may_fail"] else ""
+    return [
+        f"`{name}`",
+        results.thousands(seeds[0]["steps"]),
+        ", ".join(str(seed["seed"]) for seed in seeds),
+        *(before, after, required),
+        (", ".join(map(str, missed)) or "none") + allowed,
     ]
-    for name, gate in found.items():
-        seeds = gate["seeds"]
-        before, after = (
-            ", ".join(f"{seed[part]:.1f}".replace("-", "−") for seed in seeds)
-            for part in ("untrained", "trained")
-        )
-        missed = [seed["seed"] for seed in seeds if (seed["trained"] >= gate["score"]) == gate["control"]]
-        score = f"{gate['score']:g}".replace("-", "−")
-        required = f"below {score}" if gate["control"] else f"at least {score}"
-        allowed = f" ({gate['may_fail']} may)" if gate["may_fail"] else ""
-        cells = (
-            f"`{name}`",
-            f"{seeds[0]['steps']:,}".replace(",", " "),
-            ", ".join(str(seed["seed"]) for seed in seeds),
-            *(before, after, required),
-            (", ".join(map(str, missed)) or "none") + allowed,
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 def edge_table() -> str:
     """What critics expect at the edge of CartPole's track: `python -m benchmarks.track_edge`."""
-    lines = [
-        "| seed | episodes that ended | value 1 step before | truth | value 10 steps before | truth |",
-        "|---:|---:|---:|---:|---:|---:|",
-    ]
+    header = ("seed", "episodes that ended", "value 1 step before", "truth", "value 10 steps before", "truth")
+    cells = []
     for each in json.loads((RESULTS / "track_edge.json").read_text("utf-8")):
         told = [f"{part[name]:.1f}" for part in each["before"].values() for name in ("value", "truth")]
-        lines.append(f"| {each['seed']} | {each['ended']} of {each['of']} | {' | '.join(told)} |")
-    return "\n".join(lines) + "\n"
+        cells.append([str(each["seed"]), f"{each['ended']} of {each['of']}", *told])
+    return results.table(header, cells, right=range(6)) + "\n"
 
 
 def benchmark_scores() -> str:
     """The scores beside our speed and a peer's, of all comparisons that have some: `python -m benchmarks`."""
-    lines = [
-        "| row | steps | against | ours, mean ± standard error | theirs | seeds |",
-        "|---|---:|---|---:|---:|---:|",
-    ]
+    header = ("row", "steps", "against", "ours, mean ± standard error", "theirs", "seeds")
+    cells = []
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         data = json.loads(path.read_text("utf-8"))["data"]
         if "peer" not in data:  # no comparison
@@ -129,9 +123,9 @@ def benchmark_scores() -> str:
             errors = [np.std(one, ddof=1) / len(one) ** 0.5 for one in scores]
             means = [results.figure(float(np.mean(one))) for one in scores]
             told = [f"{mean} ± {error:.0f}" for mean, error in zip(means, errors, strict=True)]
-            cells = [f"`{path.stem}`", results.thousands(runs[0][0]["steps"]), data["peer"]["name"], *told]
-            lines.append(f"| {' | '.join(cells)} | {len(scores[0])} |")
-    return "\n".join(lines) + "\n"
+            steps = results.thousands(runs[0][0]["steps"])
+            cells.append([f"`{path.stem}`", steps, data["peer"]["name"], *told, str(len(scores[0]))])
+    return results.table(header, cells, right=(1, 3, 4, 5)) + "\n"
 
 
 def family_block(family: str, members: list[Measured]) -> str:

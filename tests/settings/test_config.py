@@ -420,6 +420,11 @@ def test_a_short_run_of_slow_steps_is_saved_on_the_way(algo: str) -> None:
     assert config.checkpoint_every == 1200
 
 
+def test_a_short_run_of_fast_steps_is_saved_at_its_end_alone() -> None:
+    config = load_config(dict(algo="dqn", env_id="CartPole-v1", total_timesteps=12_000))
+    assert config.checkpoint_every == 20_000
+
+
 ROUND_TRIPS: list[dict[str, Any]] = [
     {},
     {"clip_coef_schedule": {"type": "linear", "start": 0.3, "end": 1e-5}, "lr": 1e-7, "lr_warmup_steps": 100},

@@ -1,7 +1,7 @@
-"""MinAtar's games, with episodes that do not depend on the one before.
+"""MinAtar's games with independent episodes.
 
-The package repeats an action now and then, and still knows the one before when a game begins: the last of the game
-before. An episode would then not follow from its seed and its actions, and no run could be resumed by replay.
+In the package sticky actions carry over: the first step of a game may repeat the last action of the previous game. Such
+an episode is not determined by its seed and actions, so a run could not be resumed by replaying it.
 """
 
 from __future__ import annotations

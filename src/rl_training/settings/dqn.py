@@ -14,6 +14,7 @@ from rl_training.settings.sac import SACConfig
 class DQNConfig(OffPolicyConfig, AdamSettings):
     """Deep Q-Networks, for discrete actions; optionally double, dueling, n-step and prioritised."""
 
+    checkpoints_apart: ClassVar[int] = 20_000  # its steps are fast, and saving would show
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "prioritized", "network", "encoder")
     # The dense layer of the CNN, then the head.

@@ -37,7 +37,6 @@ class DreamerConfig(OffPolicyConfig):
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("batch_length",)
     samples_on_atari: ClassVar[bool] = True
-    checkpoints_apart: ClassVar[int] = 1_000
 
     algo: Literal["dreamer"] = "dreamer"
     num_envs = 16

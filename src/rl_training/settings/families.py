@@ -221,6 +221,7 @@ class ActorLearnerConfig(Config):
 class OffPolicyConfig(Config):
     """The fields of every algorithm that learns from a replay."""
 
+    checkpoints_apart: ClassVar[int] = 1_000  # a step with its updates takes milliseconds
     laid_out_by: ClassVar[tuple[str, ...]] = ("buffer_size",)
 
     learning_rate = changed(3e-4, "Learning rate of Adam.")
@@ -248,7 +249,6 @@ class Planning(Config):
     """The fields of MuZero and its successors, besides those of the replay."""
 
     younger: ClassVar[Mapping[str, object]] = {"batch_norm": False, "board_tower": False}
-    checkpoints_apart: ClassVar[int] = 1_000
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = (
         *("unroll_steps", "td_steps", "two_players", "network", "encoder"),

@@ -18,7 +18,6 @@ class SACConfig(OffPolicyConfig, AdamSettings):
     """Soft Actor-Critic, for continuous actions."""
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("n_step", "network", "encoder")
-    checkpoints_apart: ClassVar[int] = 1_000
 
     algo: Literal["sac"] = "sac"
     replay_ratio: float = knob(1.0, "Replay ratio: average number of updates per environment step.")

@@ -19,7 +19,6 @@ class ScaleZeroConfig(GumbelSearch, OffPolicyConfig):
     """ScaleZero, for discrete actions: one transformer world model that plans in several tasks."""
 
     obeys_action_masks: ClassVar[bool] = True
-    checkpoints_apart: ClassVar[int] = 1_000
     younger: ClassVar[Mapping[str, object]] = {"confirm_episodes": 0, "staged_encoders": False}
     laid_out_by: ClassVar[tuple[str, ...]] = (
         "env_ids",

@@ -272,7 +272,7 @@ def go_on(config: Config, path: Path, display: Any) -> workflows.Result:
 
 
 class _CommandIsGone(Exception):
-    """Nobody hears a seed any more: its command was killed, and the same one goes on from the last checkpoint."""
+    """The parent command was killed; running it again resumes this seed from its last checkpoint."""
 
 
 class _Teller(QuietDisplay):
