@@ -281,6 +281,15 @@ def test_fields_defaults_and_hyper_parameters_are_those_of_the_code() -> None:
     assert list(wrong_hyper_parameters()) == []
 
 
+def test_the_presets_without_annealing_are_named() -> None:
+    """Detail 4 on PPO's page lists the shipped configs whose learning rate does not fall to 0."""
+    text = (DOCS / "algorithms" / "ppo.md").read_text("utf-8")
+    (detail,) = [line for line in text.splitlines() if line.startswith("| 4 |")]
+    shipped = [f"ppo/{path.stem}" for path in sorted((DOCS.parent / "configs" / "ppo").glob("*.yaml"))]
+    constant = [name for name in shipped if load_config(name).learning_rate_schedule != "linear"]
+    assert [name for name in names(detail) if name.startswith("ppo/")] == constant
+
+
 def test_every_knob_and_every_kind_of_schedule_is_documented() -> None:
     page = "docs/schedules.md"
     knobs = {row.name for row in describe_config(PPOConfig) if row.knob}

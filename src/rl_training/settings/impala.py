@@ -13,7 +13,7 @@ class IMPALAConfig(ActorLearnerConfig, OnPolicyConfig, OptimizerChoice):
 
     algo: Literal["impala"] = "impala"
     optimizer_epsilon = changed(
-        1e-5, "Denominator term ε of the optimizer; the paper's RMSprop uses 0.1, with summed losses."
+        1e-5, "Denominator term ε of the optimizer; the paper's RMSprop uses 0.01, with summed losses."
     )
     learning_rate = changed(6e-4, "Learning rate of the optimizer.")
     ent_coef = 0.01
