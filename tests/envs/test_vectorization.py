@@ -21,6 +21,7 @@ from rl_training.monitoring.display import QuietDisplay
 from rl_training.settings.loading import load_run_config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "compiled_walk.py"
 
 
 def chosen(**settings: Any) -> str:
@@ -72,6 +73,70 @@ def test_an_id_that_somebody_has_registered_anew_is_not_compiled(monkeypatch: An
     )
     monkeypatch.setitem(gym.registry, "CartPole-v1", spec)
     assert chosen() == "sync"
+
+
+OWN_STEP = """
+class Own(WindyWalk):
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, reward + 100, *rest
+"""
+OWN_INSTANCE = """
+def Own():
+    env = WindyWalk()
+    env.step = lambda action: (*WindyWalk.step(env, action)[:1], 100.0, False, False, {})
+    return env
+"""
+MIXED_IN = """
+class Rewarded:
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, reward + 100, *rest
+
+
+class Own(Rewarded, WindyWalk):
+    pass
+"""
+RENAMED = """
+class Own(WindyWalk):
+    pass
+"""
+NAMED_ANEW = """
+class Walk(WindyWalk):
+    def step(self, action):
+        return super().step(action)
+
+
+class Own(Walk):
+    dynamics = WindyWalk.dynamics
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (OWN_STEP, "sync"),
+        (OWN_INSTANCE, "sync"),
+        (MIXED_IN, "sync"),
+        (RENAMED, "compiled"),
+        (NAMED_ANEW, "compiled"),
+    ],
+)
+def test_a_method_of_ones_own_outranks_the_dynamics_of_the_class_below_it(
+    written: str, expected: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "own_walk.py"
+    file.write_text(EXAMPLE.read_text() + written)
+    env_id = f"{file}:Own"
+    assert chosen(env_id=env_id, max_episode_steps=20) == expected
+    config = load_config(
+        TINY | dict(algo="ppo", env_id=env_id, max_episode_steps=20, vectorization="compiled")
+    )
+    if expected == "sync":
+        with pytest.raises(ValueError, match=r"compiled cannot be used: .* its step is its own"):
+            make_environments(config, 2, 1, "train")
+    else:
+        assert make_environments(config, 2, 1, "train").step(np.array([0, 0])).reward.tolist() == [-1, -1]
 
 
 def test_several_tasks_are_compiled_together_or_not_at_all() -> None:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import gymnasium as gym
@@ -35,6 +36,7 @@ from rl_training.runtime.controls import Controls
 from rl_training.settings.config import Config
 from rl_training.types import Env
 
+STANDS_FOR = ("step", "reset", "_seen")  # methods of an environment that compiled ones never call
 LONGEST_EVALUATION = 27_000  # steps, the field's limit for Atari: an evaluation must end
 
 
@@ -182,15 +184,23 @@ def compiled_dynamics(env: Env, env_kwargs: Mapping[str, object]) -> Dynamics | 
         )
     if spec is None or spec.additional_wrappers or without_wrappers(env)[0] is not env.unwrapped:
         return "a wrapper stands around the environment"
-    own = getattr(type(env.unwrapped), "dynamics", None)
+    own = getattr(env.unwrapped, "dynamics", None)
     if isinstance(own, Dynamics):
-        return own
+        instead = method_instead(env.unwrapped)
+        return f"{spec.id} has dynamics, but its {instead} is its own" if instead else own
     known = KNOWN.get(spec.id)
     if known is None:
         return f"{spec.id} is not compiled (docs/compiled_environments.md lists what is)"
     if (spec.entry_point, spec.kwargs) != (known.entry_point, dict(known.kwargs)):
         return f"{spec.id} is registered as {spec.entry_point} {spec.kwargs or ''}".rstrip()
     return known.load()
+
+
+def method_instead(env: Env) -> str:
+    """The first method that a subclass of the class with the `dynamics`, or the instance, has put in their place."""
+    above = takewhile(lambda holder: "dynamics" not in vars(holder), [env, *type(env).__mro__])
+    methods = {name for holder in above for name in vars(holder)}
+    return next((name for name in STANDS_FOR if name in methods), "")
 
 
 def environment_protocol(config: Config) -> dict[str, Any]:
