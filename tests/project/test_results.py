@@ -19,6 +19,7 @@ from rl_training.registry import policy_path, shipped_config_path, shipped_confi
 from rl_training.reporting.results import (
     BLOCK,
     Measured,
+    extract_table,
     family_table,
     rewritten,
     standing,
@@ -271,3 +272,15 @@ def test_a_row_is_compared_with_one_that_was_measured_as_it_was() -> None:
     assert lines == ["beside       a2c/cartpole: not run"] and "| `a2c/cartpole`: not run | none |" in cells
     waiting = Measured(row.model_copy(update={"not_run": "no time"}), None, None, Measured(row, result))
     assert "| `ppo/cartpole`: 3.00 (3.00 to 3.00), 3 seeds | no time |" in family_table([waiting])
+
+
+def test_a_reference_of_our_own_is_not_called_published() -> None:
+    ours = DONE["bc/cartpole"]
+    assert "- Reference: 500 (the expert: " in card(ours)
+    assert not re.search("published", card(ours) + family_table([ours]) + extract_table([ours]), re.I)
+
+
+def test_a_figure_of_another_protocol_has_one_word_in_the_verdict_and_the_table() -> None:
+    measured = DONE["ppo/minatar_breakout"]
+    assert verdict(measured)[1].endswith(": orientation only")
+    assert "| orientation only |" in family_table([measured])

@@ -1,4 +1,4 @@
-"""What kept results say: interquartile means, verdicts against published figures, and the tables of the documentation.
+"""What kept results say: interquartile means, verdicts against references, and the tables of the documentation.
 
 Text between `<!-- results: NAME -->` and `<!-- /results -->` is generated from `results/` and from nothing else. Scores
 stand in such blocks only; `stray_scores` finds tables of scores that stand elsewhere.
@@ -65,7 +65,7 @@ def told(interval: Interval, seeds: int) -> str:
 
 
 def standing(interval: Interval, score: float, seeds: int) -> str:
-    """Where a published figure lies, seen from our interval."""
+    """Where a reference lies, seen from our interval."""
     if seeds < FEWEST:
         return f"no verdict on {counted(seeds)}"
     if interval.low >= score:
@@ -73,13 +73,19 @@ def standing(interval: Interval, score: float, seeds: int) -> str:
     return "below" if interval.high < score else "level"
 
 
+def against(measured: Measured, reference: Any) -> str:
+    """The same of one of a row's references, which may not be a goal."""
+    if not reference.goal:
+        return "orientation only"
+    return standing(measured.iqm, reference.score, len(measured.seeds))
+
+
 def verdict(measured: Measured) -> list[str]:
     """The verdict on a row, line by line."""
     count = len(measured.seeds)
     lines = [f"ours         {told(measured.iqm, count)} (untrained {figure(untrained(measured))})"]
     for reference in measured.row.references:
-        where = standing(measured.iqm, reference.score, count) if reference.goal else "not comparable"
-        lines.append(f"reference    {published(reference)}: {where}")
+        lines.append(f"reference    {published(reference)}: {against(measured, reference)}")
         if reference.scores:
             lines.append(f"             {improvement(measured, reference.scores)}")
     if measured.peer is not None:
@@ -134,7 +140,7 @@ def figure(value: float) -> str:
 
 
 def published(reference: Any) -> str:
-    """A published figure as it was published, with its source."""
+    """A reference as it was published, or as our own expert scored, with its source."""
     spread = f" ± {reference.spread:g}" if reference.spread is not None else ""
     steps = f" at {thousands(reference.steps)} steps" if reference.steps else ""
     return f"{as_published(reference)}{spread}{steps} ({reference.source})"
@@ -161,7 +167,7 @@ def family_table(rows: Sequence[Measured]) -> str:
     text = ""
     if done:
         header = ["row", "steps", "untrained", "ours: IQM (95 % interval)", "each seed"]
-        header += ["peer, other row or published figure", "verdict", "CPU-seconds a seed", "command"]
+        header += ["peer, other row or reference", "verdict", "CPU-seconds a seed", "command"]
         text = table(header, [_cells(measured) for measured in done], right=(1, 2, 7)) + "\n"
     missing = [measured for measured in rows if measured.result is None]
     if missing:
@@ -192,7 +198,7 @@ def named(row: Any) -> str:
 
 
 def stands_beside(measured: Measured) -> str:
-    """What a row is compared with: a peer library, another row, published figures."""
+    """What a row is compared with: a peer library, another row, its references."""
     beside = [*_others(measured), *(published(each) for each in measured.row.references)]
     return "; ".join(beside) or "none known"
 
@@ -213,10 +219,7 @@ def _verdicts(measured: Measured) -> Iterator[str]:
         yield _probability(measured, np.array([seed["score"] for seed in measured.peer["seeds"]]))
     if measured.beside is not None and not incomparable(measured, measured.beside):
         yield _probability(measured, measured.beside.scores)
-    yield from (
-        standing(measured.iqm, each.score, len(measured.seeds)) if each.goal else "orientation only"
-        for each in measured.row.references
-    )
+    yield from (against(measured, each) for each in measured.row.references)
 
 
 def _probability(measured: Measured, others: np.ndarray) -> str:
@@ -253,7 +256,7 @@ def extract_table(rows: Sequence[Measured]) -> str:
                 "; ".join(beside) or "none",
             )
         )
-    return table(("row", "steps", "IQM (95 % interval)", "seeds", "published"), cells, right=(1, 3)) + "\n"
+    return table(("row", "steps", "IQM (95 % interval)", "seeds", "reference"), cells, right=(1, 3)) + "\n"
 
 
 def rewritten(text: str, blocks: Mapping[str, Callable[[], str]]) -> str:
@@ -302,7 +305,7 @@ def _split(line: str) -> list[str]:
 
 
 def draw_family(rows: Sequence[Measured], path: Path, title: str, data_digest: str) -> None:
-    """Learning curves of a family, a panel each: every seed thin, their mean thick, published figures dashed.
+    """Learning curves of a family, a panel each: every seed thin, their mean thick, references dashed.
 
     The digest of the data is in the file, so that a test can tell whether the picture is of these results.
     """

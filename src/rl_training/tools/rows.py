@@ -28,7 +28,10 @@ class Evaluation(Entry):
 
 
 class Reference(Entry):
-    """A published figure. `goal: false` marks one of another protocol: for orientation, not to be reached."""
+    """A published figure, or one of our own: an expert's score, a goal.
+
+    `goal: false` marks one of another protocol: for orientation, not to be reached.
+    """
 
     score: float
     source: str

@@ -67,7 +67,7 @@ def card(measured: Measured) -> str:
         f"episodes; untrained {figure(seed['untrained'])}",
         f"- Seed {seed['seed']}, {steps}, {how['checkpoint']} checkpoint",
         f"- {all_seeds(measured)}; untrained {figure(untrained(measured))}",
-        *(f"- Published: {published(each)}" for each in row.references),
+        *(f"- Reference: {published(each)}" for each in row.references),
         f"- Config: `{row.config}`" + "".join(f" `{override}`" for override in row.overrides),
         f"- Made with {versions}",
         f"- SHA-256 of {checkpoints.WEIGHTS}: `{seed['weights_sha256']}`",
