@@ -35,9 +35,10 @@ from rl_training.state.run_directory import cpu  # noqa: E402
 FOLDER = Path(__file__).parent / "runs" / str(FORMAT)
 ENDS = FOLDER / "ends.json"
 
-# The name of the kept run, which is its algorithm -> the small run of tests/runs.py it is made of, and what is smaller.
+# The kept run, its algorithm and perhaps its kind -> the small run of tests/runs.py it is made of, and what is smaller.
 ROLLOUT = dict(hidden_sizes=[8], total_timesteps=1200)
 SEARCH = dict(total_timesteps=400, buffer_size=1000, latent_size=4, support_size=4, eval_interval=400)
+REPLAYED = dict(hidden_sizes=[8], total_timesteps=800, buffer_size=1500)
 WORLD = dict(deter_size=8, rssm_hidden=4, num_latents=2, num_classes=2, units=4, blocks=2, eval_interval=480)
 KEPT: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo-cartpole", ROLLOUT),
@@ -49,13 +50,18 @@ KEPT: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("bc-cartpole", ROLLOUT),
     "impala": ("impala-cartpole", ROLLOUT),
     "appo": ("appo-cartpole", ROLLOUT),
-    "sac": ("sac-pendulum", dict(hidden_sizes=[8], total_timesteps=800, buffer_size=1500)),
-    "dqn": ("dqn-cartpole", dict(hidden_sizes=[8], total_timesteps=800, buffer_size=1500)),
+    "sac": ("sac-pendulum", REPLAYED),
+    "dqn": ("dqn-cartpole", REPLAYED),
     "muzero": ("muzero-cartpole", SEARCH),
     "gumbel_muzero": ("gumbel-cartpole", SEARCH),
     "efficientzero": ("efficientzero-cartpole", SEARCH | dict(prefix_size=4, projection_size=4)),
     "scalezero": ("scalezero-classic", SEARCH | dict(hidden_sizes=[4], expert_size=4, stages=2)),
     "dreamer": ("dreamer-cartpole", dict(total_timesteps=480, buffer_size=1000, **WORLD)),
+    # Environments, rollouts, updates and networks in compiled code.
+    "ppo_compiled": ("ppo-compiled", ROLLOUT),
+    "sac_compiled": ("sac-layer-norm", REPLAYED),
+    "dqn_compiled": ("dqn-layer-norm", REPLAYED),
+    "dreamer_compiled": ("dreamer-compiled", dict(total_timesteps=480, buffer_size=8000, eval_interval=480)),
 }
 CADENCES = dict(
     log_interval=80, eval_interval=240, eval_episodes=1, checkpoint_interval=120, keep_checkpoints=2

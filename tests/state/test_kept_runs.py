@@ -1,8 +1,9 @@
 """Runs that earlier code wrote, kept in tests/golden/runs: today's code evaluates, reports, forks and resumes them.
 
 Where versions, CPU and revisions are those they were made with, they end with the very numbers they would have ended
-with then. A failure of that means: the code computes other numbers. Raise `Trainer.revision` of the algorithm, or
-`SHARED_REVISION` in state/formats.py, and write the runs anew (tests/golden/make_runs.py); see docs/formats.md.
+with then. A failure of that means: the code computes other numbers. Raise `Trainer.revision` of the algorithm,
+`SHARED_REVISION` in state/formats.py or, of compiled code, a revision in kernels/compiled.py, and write the runs anew
+(tests/golden/make_runs.py); see docs/formats.md.
 """
 
 import json
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from rl_training import evaluate_checkpoint, load_policy, resume
+from rl_training.errors import RunError
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.registry import SHIPPED
 from rl_training.reporting.report import write_report
+from rl_training.runtime.paths import other_kernels
 from rl_training.runtime.workflows import check_manifest, revisions
 from rl_training.settings.loading import load_run_config
 from rl_training.state import chain, checkpoints
@@ -24,6 +27,8 @@ from rl_training.state.run_directory import RunDirectory, cpu, versions
 from rl_training.tools.forking import fork
 
 KEPT = Path(__file__).parents[1] / "golden" / "runs"
+# Of the compiled code: updates of on-policy and replay-based algorithms, networks, rollouts and evaluations.
+PARTS = ("surrogate", "soft_updates", "q_update", "fast_networks", "rollouts", "evaluations")
 RUNS = [f"{path.parent.name}/{path.name}" for path in sorted(KEPT.glob("*/*")) if path.is_dir()]
 
 
@@ -56,6 +61,13 @@ def test_every_algorithm_has_a_run_of_this_format():
     assert ends.keys() == here
 
 
+@pytest.mark.parametrize("path", PARTS)
+def test_every_compiled_part_has_a_run(path):
+    kept = [RunDirectory(KEPT / name).read_manifest() for name in RUNS]
+    compiled = [each for each in kept if each.get("paths", {}).get(path) == "compiled"]
+    assert any(each["config"]["vectorization"] == "compiled" for each in compiled)
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_a_kept_run_evaluates_reports_forks_and_resumes(name, tmp_path):
     run = Path(shutil.copytree(KEPT / name, tmp_path / "run"))
@@ -66,6 +78,12 @@ def test_a_kept_run_evaluates_reports_forks_and_resumes(name, tmp_path):
     write_report(run, video=False, warn=told.append)
     assert told == []
 
+    manifest = json.loads((run / "manifest.json").read_bytes())
+    if other_kernels(manifest.get("paths", {})):  # of a processor that this one is not
+        with pytest.raises(RunError, match="compiled_updates=false"):
+            resume(run)
+        assert fork(run, {"compiled_updates": False}, run_dir=tmp_path / "fork").interrupted is None
+        return
     forked = fork(run, run_dir=tmp_path / "fork")
     display = Told()
     resumed = resume(run, display=display)

@@ -6,7 +6,7 @@ import torch
 from llvmlite import binding
 from torch import Tensor
 
-REVISION = 2  # raised when compiled updates compute other numbers
+REVISION = 2  # raised when compiled updates, rollouts or environments compute other numbers
 # Of parts of a trainer whose compiled code alone has computed other numbers since, by their names in a run's record.
 PART_REVISIONS = {"fast_networks": 3}
 FEATURES = ("fma", "avx2", "avx512f", "neon", "sve")  # of a processor, which decide how sums are split
