@@ -143,6 +143,25 @@ def test_a_run_from_before_the_impala_encoder_began_as_the_identity_warns(encode
     assert not any("results of" in text for text in display.warnings)
 
 
+@pytest.mark.parametrize(
+    ("env_id", "lanes", "warned"),
+    [
+        ("MinAtar/Breakout-v1", "sync", True),
+        ("MinAtar/Breakout-v1", "compiled", False),
+        ("CartPole-v1", "sync", False),
+    ],
+)
+def test_a_run_from_before_games_of_minatar_began_anew_warns(env_id, lanes, warned):
+    run, display = RunDirectory(KEPT / str(FORMAT) / "ppo"), Told()
+    manifest = run.read_manifest()
+    config = load_run_config(run.config_path, [f"env_id={env_id}", f"vectorization={lanes}"])
+    check_manifest(manifest, config, display)
+    assert any("results of environments revision 1" in text for text in display.warnings) == warned
+    display.warnings.clear()
+    check_manifest(manifest | {"results": revisions(config)}, config, display)
+    assert not any("results of" in text for text in display.warnings)
+
+
 def test_a_resume_of_the_first_format_begins_its_chain_there(tmp_path):
     run = Path(shutil.copytree(KEPT / "1" / "ppo", tmp_path / "run"))
     before = (run / "metrics.jsonl").read_bytes()

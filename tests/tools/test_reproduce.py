@@ -24,6 +24,7 @@ from rl_training.state.run_directory import RunDirectory
 from rl_training.tools import digests, peers, reproducing, zoo
 from rl_training.tools.rows import parse_row, read_row, row_names
 
+REPOSITORY = Path(__file__).parents[2]
 PARTS = ("surrogate", "rollouts", "evaluations")  # of PPO in compiled environments
 SMALL = """
 family: Classic control
@@ -172,6 +173,24 @@ def test_stale_results_are_listed_with_what_has_changed(
     assert reproducing.stale(row, result) == (changed, told)
     result["vectorization"] = "sync"
     assert reproducing.stale(row, result)[0] == ["environments: sync (here compiled)", *changed]
+
+
+def test_staleness_is_told_without_the_warnings_of_mujoco(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mujoco")
+    result = reproducing.read_result(REPOSITORY / "results/a2c/halfcheetah.json")
+    assert result is not None
+    reproducing.stale(read_row("a2c/halfcheetah"), result)
+    assert capfd.readouterr().err == ""
+
+
+def test_what_minatar_does_otherwise_makes_its_results_stale() -> None:
+    result = reproducing.read_result(REPOSITORY / "results/impala/minatar_breakout.json")
+    assert result is not None
+    row = read_row("impala/minatar_breakout")
+    now = reproducing.revisions(reproducing.config_of(row))
+    before = {name: revision for name, revision in now.items() if name != "environments"}
+    assert "revision of environments" in reproducing.stale(row, {**result, "revisions": before}).changed
+    assert "revision of environments" not in reproducing.stale(row, {**result, "revisions": now}).changed
 
 
 def test_paths_are_told_of_the_config_that_a_run_begins_with(

@@ -19,13 +19,14 @@ class Package(NamedTuple):
         None  # which registers them when it is imported; none where Gymnasium knows them already
     )
     mends: bool = False  # whether that module also changes what is registered already
+    revision: int = 1  # of what its environments do here: docs/formats.md
 
 
 PACKAGES = {
     "ALE/": Package("atari", "ale_py"),
     "MiniGrid-": Package("minigrid", "minigrid"),
     "BabyAI-": Package("minigrid", "minigrid"),
-    "MinAtar/": Package("minatar", "rl_training.envs.minatar_games", mends=True),
+    "MinAtar/": Package("minatar", "rl_training.envs.minatar_games", mends=True, revision=2),
     "dm_control/": Package("dm-control", "shimmy"),
     "LunarLander": Package("box2d"),
     "BipedalWalker": Package("box2d"),
@@ -33,9 +34,13 @@ PACKAGES = {
 }
 
 
+def package_of(env_id: str) -> Package | None:
+    return next((found for prefix, found in PACKAGES.items() if env_id.startswith(prefix)), None)
+
+
 def register_package(env_id: str) -> None:
     """Have the package of an id register its environments; refuse, in one line, where its extra is missing."""
-    package = next((found for prefix, found in PACKAGES.items() if env_id.startswith(prefix)), None)
+    package = package_of(env_id)
     if package is None:
         return
     missing = missing_packages(package.extra)

@@ -22,6 +22,7 @@ from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
 from rl_training.envs.making import environment_protocol, sees_pictures, with_lanes
+from rl_training.envs.packages import package_of
 from rl_training.envs.spaces import JOINT, action_codec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
 from rl_training.envs.wrappers import as_dict
@@ -52,7 +53,8 @@ from rl_training.trust import foreign, refuse_untrusted
 
 Which = Literal["last", "best"]
 IDENTITY = ("algo", "env_id", "env_ids")  # keys that make another run of a config
-CONVOLUTIONS, ENCODERS = "convolutions", "encoders"  # among the revisions of a manifest
+# Among the revisions of a manifest.
+CONVOLUTIONS, ENCODERS, ENVIRONMENTS = "convolutions", "encoders", "environments"
 RESUMED_ELSEWHERE = (
     "resumed_elsewhere"  # in the manifest: resumed with other versions, results or on another CPU
 )
@@ -516,7 +518,16 @@ def revisions(config: Config, threads: int = 1) -> dict[str, int]:
     """Revisions of results for this config: see docs/formats.md."""
     own = {"shared": SHARED_REVISION, config.algo: trainer_class(config.algo).revision}
     own |= {ENCODERS: ENCODERS_REVISION} if config.image_encoder == "impala" else {}
+    own |= {} if config.vectorization == "compiled" else _environments_revision(config)
     return own | ({CONVOLUTIONS: CONVOLUTIONS_REVISION} if threads > 1 else {})
+
+
+def _environments_revision(config: Config) -> dict[str, int]:
+    """That of the packages whose environments are not what they were."""
+    parts = [config.of_task(name) for name in config.tasks] or [config]
+    packages = [package_of(part.env_id) for part in parts]
+    latest = max(1 if package is None else package.revision for package in packages)
+    return {ENVIRONMENTS: latest} if latest > 1 else {}
 
 
 def check_manifest(manifest: Mapping[str, Any], config: Config, display: Display) -> tuple[int, list[str]]:
@@ -557,7 +568,7 @@ def _short(files: Mapping[str, str]) -> dict[str, str]:
 def _results(manifest: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
     """The revisions a run was begun with: the first, where its manifest is older than they are."""
     results = manifest.get("results")
-    return {CONVOLUTIONS: 1, ENCODERS: 1} | (
+    return {CONVOLUTIONS: 1, ENCODERS: 1, ENVIRONMENTS: 1} | (
         results if isinstance(results, dict) else {"shared": 1, config.algo: 1}
     )
 

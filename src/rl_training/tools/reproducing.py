@@ -12,6 +12,8 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -332,15 +334,19 @@ def stale(row: Row, result: Mapping[str, Any]) -> Stale:
         reasons.append("evaluation")
     if [outcome["seed"] for outcome in result["seeds"]] != parse_seeds(row.seeds):
         reasons.append("seeds")
-    if result["revisions"] != revisions(config):
-        reasons.append("revision of the results")
+    # Of the row's own config: whatever it trains in, its scores are played in environments that are not compiled.
+    made, today = result["revisions"], revisions(config)
+    raised = sorted(name for name in made.keys() | today.keys() if made.get(name) != today.get(name))
+    if raised:
+        reasons.append(f"revision of {', '.join(raised)}")
     at_defaults = [name for name in new if name not in changed]
     harmless = [f"new settings, at their defaults: {', '.join(at_defaults)}"] if at_defaults else []
     try:
-        begun = with_lanes(with_picture_defaults(config, sees_pictures))
+        with mujoco_unheard():
+            begun = with_lanes(with_picture_defaults(config, sees_pictures))
+            other = _other_paths(begun, result["paths"] or {})
         if begun.vectorization != result["vectorization"]:
             reasons.append(f"environments: {result['vectorization']} (here {begun.vectorization})")
-        other = _other_paths(begun, result["paths"] or {})
         if row.evaluation.checkpoint == "last":  # evaluations during training move no weights
             harmless += [told for part, told in other.items() if part == EVALUATIONS]
             other.pop(EVALUATIONS, None)
@@ -350,6 +356,21 @@ def stale(row: Row, result: Mapping[str, Any]) -> Stale:
     if result["code_sha256"] != [code_digest(config.algo)]:
         harmless.append("code")
     return Stale(reasons, harmless)
+
+
+@contextmanager
+def mujoco_unheard() -> Iterator[None]:
+    """Without MuJoCo's warnings of models that Gymnasium ships: each environment that is made repeats them."""
+    if find_spec("mujoco") is None:
+        yield
+        return
+    mujoco: Any = import_module("mujoco")
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def _other_paths(config: Config, made: Mapping[str, Any]) -> dict[str, str]:
