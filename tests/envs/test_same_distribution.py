@@ -44,10 +44,17 @@ def driving(obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (np.where(obs[:, 1:] < 0, -1, 1) * rng.uniform(0.5, 1, (len(obs), 1))).astype(np.float32)
 
 
+def pumping(velocity: int) -> Act:
+    """Push the way that this part of an observation moves, of the actions back, nothing and forth."""
+    return lambda obs, rng: np.where(obs[:, velocity] < 0, 0, 2)
+
+
 POLICIES: dict[str, tuple[Act, dict[str, Any]]] = {
     "CartPole-v1": (leaning, {}),
     "Pendulum-v1": (swinging, {"max_episode_steps": 30}),
+    "MountainCar-v0": (pumping(1), {}),
     "MountainCarContinuous-v0": (driving, {}),
+    "Acrobot-v1": (pumping(5), {}),
     "FrozenLake-v1": (choosing(4), {}),
     "CliffWalkingSlippery-v1": (choosing(4), {"max_episode_steps": 30}),
     "Taxi-v4": (choosing(6), {"max_episode_steps": 30}),
