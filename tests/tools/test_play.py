@@ -52,6 +52,17 @@ def test_a_video_holds_every_picture_of_the_episode_that_evaluate_plays(name, tr
     assert any((a != b).any() for a, b in itertools.pairwise(shown))
 
 
+@pytest.mark.parametrize("name", ["dqn/acrobot", "sac/pendulum", "recurrent_ppo/pendulum_no_velocity"])
+def test_a_policy_of_the_zoo_is_played_by_its_name(name):
+    done = cli("play", f"zoo:{name}", "--video", "film.mp4", "--seed", 5)
+    assert done.exit_code == 0, done.output
+    scores = evaluate_checkpoint(f"zoo:{name}", episodes=1, seed=5)
+    length = int(scores["mean_length"])
+    assert f"episode 1  return {scores['mean_return']:.2f}  length {length}" in done.stdout
+    assert len(pictures(Path("film.mp4"))) == length + 1
+    assert {path.name for path in Path().iterdir()} == {"film.mp4"}, "nothing else is written"
+
+
 def test_several_episodes_as_a_gif_and_as_json(trained_run):
     done = cli("play", trained_run("ppo-cartpole"), "--video", "film.gif", "--episodes", 2, "--json")
     played = json.loads(done.stdout)
