@@ -14,11 +14,12 @@ from rl_training import load_config, train
 from rl_training.algorithms.masking import MASK
 from rl_training.compiling import njit
 from rl_training.dynamics.interface import Dynamics
+from rl_training.dynamics.registry import KNOWN
 from rl_training.envs import packages
 from rl_training.envs.compiled import CompiledEnvironments
 from rl_training.envs.compiled_env import CompiledEnv
 from rl_training.envs.lanes import LocalLanes, without_wrappers
-from rl_training.envs.making import compiled_dynamics, make_env, make_environments
+from rl_training.envs.making import compiled_dynamics, make_env, make_environments, with_lanes
 from rl_training.errors import ConfigError, EnvironmentFault
 from rl_training.trees import tree_leaves
 
@@ -197,6 +198,26 @@ def registered_otherwise() -> Any:
     gym.registry["CartPole-v1"] = before
 
 
+def by_auto(env_id: str) -> str:
+    """What `vectorization: auto` chooses."""
+    return with_lanes(config_of(env_id, vectorization="auto")).vectorization
+
+
+@pytest.mark.parametrize("env_id", [name for name in KNOWN if name.startswith("MinAtar/")])
+def test_games_of_minatar_are_compiled_by_default(env_id: str) -> None:
+    pytest.importorskip("minatar")
+    assert by_auto(env_id) == "compiled"
+
+
+def test_games_with_all_six_actions_are_not(monkeypatch: Any) -> None:
+    pytest.importorskip("minatar")
+    assert by_auto("MinAtar/Breakout-v0") == "sync"  # which registers them all
+    spec = gym.registry["MinAtar/Breakout-v1"]
+    others = gym.envs.registration.EnvSpec(spec.id, spec.entry_point, kwargs={"game": "breakout"})
+    monkeypatch.setitem(gym.registry, spec.id, others)
+    assert by_auto(spec.id) == "sync"
+
+
 def test_an_id_that_nobody_compiled_is_refused(monkeypatch: Any) -> None:
     spec = gym.envs.registration.EnvSpec("Mine-v0", entry_point=gym.spec("CartPole-v1").entry_point)
     monkeypatch.setitem(gym.registry, "Mine-v0", spec)
@@ -206,18 +227,21 @@ def test_an_id_that_nobody_compiled_is_refused(monkeypatch: Any) -> None:
 
 def test_an_id_that_is_registered_otherwise_is_not_taken_for_gymnasiums(registered_otherwise: Any) -> None:
     registered_otherwise(entry_point="gymnasium.envs.classic_control.mountain_car:MountainCarEnv")
+    assert by_auto("CartPole-v1") == "sync"
     found = compiled_dynamics(make_env("CartPole-v1", {}, None), {})
     assert isinstance(found, str) and "registered as" in found
 
 
 def test_nor_one_with_other_arguments(registered_otherwise: Any) -> None:
     registered_otherwise(kwargs={"sutton_barto_reward": True})
+    assert by_auto("CartPole-v1") == "sync"
     found = compiled_dynamics(make_env("CartPole-v1", {}, None), {})
     assert isinstance(found, str) and "registered as" in found
 
 
 def test_nor_one_with_a_wrapper(registered_otherwise: Any) -> None:
     registered_otherwise(additional_wrappers=(Wrapped.wrapper_spec(),))
+    assert by_auto("CartPole-v1") == "sync"
     found = compiled_dynamics(make_env("CartPole-v1", {}, None), {})
     assert isinstance(found, str) and "wrapper" in found
 
