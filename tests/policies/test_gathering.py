@@ -17,6 +17,7 @@ from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls, Now
 from rl_training.runtime.dqn_trainer import DQNTrainer
 from rl_training.state.seeding import seed_everything
+from rl_training.trees import tree_leaves
 
 STEPS = 60
 OWN_NETWORK = {f"{EXAMPLES}/residual.py:Residual": {"width": 8}}
@@ -53,6 +54,32 @@ def gathered(trainer: Any, share: float, steps: int = STEPS) -> Any:
     columns = trainer.whole(np.full(steps, share))
     assert columns is not None
     return {name: column.copy() for name, column in columns.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_evaluations_take_the_best_actions_and_leave_the_policy_as_it_is(case: str) -> None:
+    trainer, other = trainer_of(**CASES[case]), trainer_of(**CASES[case])
+    for each in (trainer, other):
+        each.agent.observe(each.environments.obs * 1.5)
+    before = trainer.agent.state_dict()
+    assert trainer.paths()["evaluations"] == "compiled"
+    whole = trainer.agent.whole_rollouts(trainer.environments, greedy=True)
+    columns = whole(STEPS)
+    for t in range(STEPS):
+        best = other.agent.act(other.environments.obs, (), explore=False)[0]["action"]
+        np.testing.assert_allclose(columns["action"][t], best, atol=1e-6)
+        step = other.environments.step(columns["action"][t])
+        assert columns["reward"][t].tobytes() == step.reward.astype(np.float32).tobytes()
+    assert trainer.environments.take_finished() == other.environments.take_finished() != []
+    for mine, theirs in zip(
+        tree_leaves(before, ""), tree_leaves(trainer.agent.state_dict(), ""), strict=True
+    ):
+        assert np.array_equal(mine[1], theirs[1])
+
+
+def test_sampled_evaluations_take_steps_one_by_one() -> None:
+    trainer = trainer_of(**CASES["choices"])
+    assert trainer.agent.whole_rollouts(trainer.environments, greedy=False) is None
 
 
 @pytest.mark.parametrize("case", CASES)

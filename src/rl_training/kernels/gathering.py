@@ -95,6 +95,14 @@ def draw_squashed(first, lowest, highest, share, outputs, actions, chance):  # t
 
 
 @njit(borrows=True, error_model="numpy")
+def squash_mean(first, lowest, highest, share, outputs, actions, chance):  # type: ignore[no-untyped-def]
+    """a = tanh(μ) [B, D] from outputs (μ, log σ) [B, 2 D]."""
+    for b in range(len(actions)):
+        for k in range(actions.shape[1]):
+            actions[b, k] = np.float32(math.tanh(outputs[b, k]))
+
+
+@njit(borrows=True, error_model="numpy")
 def take_in(means, variances, seen, epsilon, rows, deviation):  # type: ignore[no-untyped-def]
     """Merge rows [B, O] into the statistics, by the equations of `RunningMoments.update`."""
     new, old = len(rows), seen[0]

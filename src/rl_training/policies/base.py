@@ -15,6 +15,7 @@ from rl_training.data.normalization import ObservationNormalizer
 from rl_training.envs.compiled import AnyEnvironments
 from rl_training.kernels.acting import SmallNetwork
 from rl_training.kernels.exact import Shortcut, taken
+from rl_training.policies.gathering import WholeSteps
 from rl_training.state.stateful import Stateful
 from rl_training.trees import Arrays, Tensors, tree_map
 
@@ -43,6 +44,10 @@ class NetworkPolicy(Stateful):
 
     def whole_rollouts(self, environments: AnyEnvironments, greedy: bool = False) -> Rollouts | None:
         """Rollouts in one call of compiled code, for policies that have them."""
+        return None
+
+    def whole_steps(self, environments: AnyEnvironments) -> WholeSteps | None:
+        """Steps for a replay in one call of compiled code, for policies that have them."""
         return None
 
     def normalized(self, obs: Arrays) -> Any:

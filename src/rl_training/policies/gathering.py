@@ -1,9 +1,9 @@
-"""Policies of dense layers that explore in compiled environments: the steps of an iteration in one compiled call."""
+"""Policies of a replay family in compiled environments: the steps of an iteration or an evaluation in one call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
@@ -21,12 +21,11 @@ from rl_training.kernels.gathering import (
     Moments,
     Stepped,
     choose_greedily,
-    draw_squashed,
     gather_steps,
     take_in,
 )
 from rl_training.kernels.layers import Layers
-from rl_training.kernels.reading import gaussian_layers, head_layers
+from rl_training.kernels.reading import head_layers
 from rl_training.kernels.rollouts import Acting
 from rl_training.networks.q_network import QNetwork
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS, GaussianActor
@@ -39,14 +38,13 @@ from rl_training.policies.in_lanes import (
     one_vector,
     scaling_of,
 )
-from rl_training.policies.q_values import QPolicy
-from rl_training.policies.squashed import SquashedPolicy
 
 Read = Callable[[Any, Tensor], Layers | None]
+STILL = Moments(0, NOTHING, NOTHING, NOTHING, EPSILON)  # no statistics that move
 
 
-class WholeSteps:
-    """A policy that explores in compiled environments; None instead of steps while its network is of other layers."""
+class LaneSteps:
+    """A policy in compiled environments; None instead of steps while its network is of other layers than dense ones."""
 
     def __init__(
         self,
@@ -63,45 +61,45 @@ class WholeSteps:
         self.stepped: Stepped | None = None
 
     @classmethod
-    def of(cls, policy: Any, environments: AnyEnvironments) -> WholeSteps | None:
-        """For policies and environments that compiled code knows; None for all others."""
-        if type(policy) not in (QPolicy, SquashedPolicy) or not isinstance(
-            environments, CompiledEnvironments
-        ):
+    def of(
+        cls,
+        policy: Any,
+        network: QNetwork | GaussianActor,
+        choose: Any,
+        read: Read,
+        environments: AnyEnvironments,
+    ) -> Self | None:
+        """For environments that compiled code knows; None for all others.
+
+        choose: the compiled function that makes actions of the network's outputs
+        read: the network's layers, as compiled code reads them
+        """
+        if not isinstance(environments, CompiledEnvironments) or not is_plain(environments.codec):
             return None
-        if policy.device.type != "cpu" or not is_plain(environments.codec):
-            return None
-        if isinstance(policy, QPolicy):
-            return cls(policy, policy.network, choose_greedily, _q_layers, environments)
-        return cls(policy, policy.actor, draw_squashed, gaussian_layers, environments)
+        return cls(policy, network, choose, read, environments) if policy.device.type == "cpu" else None
 
     @property
     def is_ready(self) -> bool:
         """Whether the network is of dense layers now."""
         return self.reading() is not None
 
-    def __call__(self, shares: np.ndarray) -> Batch | None:
-        """The columns of T steps in all lanes, as `Replay.extend` takes them, with these shares [T] of random actions.
-
-        They are valid until the next ones. The policy's statistics of observations have moved.
-        """
+    def _step(self, shares: np.ndarray, moments: Moments) -> Batch | None:
         reading = self.reading()
         if reading is None:
             return None
         layers, acting = reading
         layers.pack_forward()
-        environments, stepped, moments = self.environments, self._room(len(shares)), self._moments()
+        environments, stepped = self.environments, self._room(len(shares))
         stepped.obs[0] = environments.rows
         chance = np.array([np.random.randint(0, 2**64, dtype=np.uint64), 0], np.uint64)
         first = int(isinstance(self.network, QNetwork) and self.network.dueling)
         exploring = Exploring(self.where, first, *LOG_STD_BOUNDS, shares)
-        if len(moments.mean):
-            acting = acting._replace(mean=moments.mean, deviation=moments_of(self.policy.normalizer)[1])
+        mean, deviation = moments_of(self.policy.normalizer)
+        acting = acting._replace(mean=moments.mean if len(moments.mean) else mean, deviation=deviation)
         # As plain tuples: of each named one, numba asks Python for its class.
         how = map(tuple, (environments.state, acting, self.scaling, exploring, moments, stepped, self.lines))
         ended = environments.called(gather_steps, *how, chance)
         environments.stand_at(stepped.obs[-1].copy(), stepped.finished[:ended])
-        self._take_in(moments)
         return {
             "action": stepped.action[..., 0].astype(np.int64) if self.choices else stepped.action,
             "reward": stepped.reward,
@@ -132,21 +130,6 @@ class WholeSteps:
         """Numbers in an action."""
         return 1 if self.choices else self.environments.codec.half_width.size
 
-    def _moments(self) -> Moments:
-        normalizer = self.policy.normalizer
-        if normalizer is None or normalizer.moments is None:
-            return Moments(0, NOTHING, NOTHING, NOTHING, EPSILON)
-        moments = normalizer.moments
-        flat = (moments.mean.reshape(-1).copy(), moments.variance.reshape(-1).copy())
-        return Moments(address(take_in, TAKE_IN), *flat, np.array([moments.count]), EPSILON)
-
-    def _take_in(self, moved: Moments) -> None:
-        if len(moved.mean):
-            moments = self.policy.normalizer.moments
-            shape = moments.mean.shape
-            moments.mean, moments.variance = moved.mean.reshape(shape), moved.variance.reshape(shape)
-            moments.count = float(moved.seen[0])
-
     def _room(self, steps: int) -> Stepped:
         """Allocated once for each length."""
         if self.stepped is None or len(self.stepped.reward) != steps:
@@ -164,5 +147,43 @@ class WholeSteps:
         return self.stepped
 
 
-def _q_layers(network: Any, parameters: Tensor) -> Layers | None:
+class WholeSteps(LaneSteps):
+    """A policy that explores."""
+
+    def __call__(self, shares: np.ndarray) -> Batch | None:
+        """The columns of T steps in all lanes, as `Replay.extend` takes them, with these shares [T] of random actions.
+
+        They are valid until the next ones. The policy's statistics of observations have moved.
+        """
+        moments = self._moments()
+        columns = self._step(shares, moments)
+        if columns is not None:
+            self._take_in(moments)
+        return columns
+
+    def _moments(self) -> Moments:
+        """The policy's statistics of observations, which move with every step."""
+        normalizer = self.policy.normalizer
+        if normalizer is None or normalizer.moments is None:
+            return STILL
+        moments = normalizer.moments
+        flat = (moments.mean.reshape(-1).copy(), moments.variance.reshape(-1).copy())
+        return Moments(address(take_in, TAKE_IN), *flat, np.array([moments.count]), EPSILON)
+
+    def _take_in(self, moved: Moments) -> None:
+        if len(moved.mean):
+            moments = self.policy.normalizer.moments
+            shape = moments.mean.shape
+            moments.mean, moments.variance = moved.mean.reshape(shape), moved.variance.reshape(shape)
+            moments.count = float(moved.seen[0])
+
+
+class GreedySteps(LaneSteps):
+    """A policy that takes its best actions, as in evaluations: its statistics of observations stay as they are."""
+
+    def __call__(self, num_steps: int) -> Batch | None:
+        return self._step(np.zeros(num_steps), STILL)
+
+
+def q_layers(network: Any, parameters: Tensor) -> Layers | None:
     return head_layers(network, QNetwork, parameters)

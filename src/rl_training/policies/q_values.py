@@ -14,9 +14,12 @@ from rl_training.algorithms.dqn import dueling
 from rl_training.algorithms.masking import BLOCKED, mask_logits, mask_of, pick_allowed
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import refuse_empty_masks
+from rl_training.envs.compiled import AnyEnvironments
 from rl_training.kernels.acting import InMemory, SmallNetwork
+from rl_training.kernels.gathering import choose_greedily
 from rl_training.networks.q_network import QNetwork
 from rl_training.policies.base import NetworkPolicy
+from rl_training.policies.gathering import GreedySteps, WholeSteps, q_layers
 from rl_training.state.leaves import require
 from rl_training.trees import Arrays, Tensors
 
@@ -60,6 +63,15 @@ class QPolicy(NetworkPolicy):
                     chosen = pick_allowed(draw / self.epsilon, mask)
                 action = np.where(at_random, chosen, action)
         return {"action": action}, carry
+
+    def whole_steps(self, environments: AnyEnvironments) -> WholeSteps | None:
+        ours = type(self) is QPolicy  # a subclass may act otherwise
+        return WholeSteps.of(self, self.network, choose_greedily, q_layers, environments) if ours else None
+
+    def whole_rollouts(self, environments: AnyEnvironments, greedy: bool = False) -> GreedySteps | None:
+        if type(self) is not QPolicy or not greedy:
+            return None
+        return GreedySteps.of(self, self.network, choose_greedily, q_layers, environments)
 
     def greedy(self, inputs: Tensors, carry: Carry) -> tuple[Tensor, dict[str, Tensor], Carry]:
         q = mask_logits(self.network(inputs), inputs)

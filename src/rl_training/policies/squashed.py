@@ -13,9 +13,13 @@ from torch import Tensor
 
 from rl_training.algorithms.sac import squash
 from rl_training.data.collector import Carry
+from rl_training.envs.compiled import AnyEnvironments
 from rl_training.kernels.acting import InMemory, SmallNetwork
+from rl_training.kernels.gathering import draw_squashed, squash_mean
+from rl_training.kernels.reading import gaussian_layers
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS, GaussianActor
 from rl_training.policies.base import NetworkPolicy
+from rl_training.policies.gathering import GreedySteps, WholeSteps
 from rl_training.trees import Arrays, Tensors
 
 
@@ -44,6 +48,15 @@ class SquashedPolicy(NetworkPolicy):
         if explore:
             mean = mean + np.exp(log_std) * np.random.standard_normal(mean.shape).astype(np.float32)
         return {"action": np.tanh(mean)}, carry
+
+    def whole_steps(self, environments: AnyEnvironments) -> WholeSteps | None:
+        ours = type(self) is SquashedPolicy  # a subclass may act otherwise
+        return WholeSteps.of(self, self.actor, draw_squashed, gaussian_layers, environments) if ours else None
+
+    def whole_rollouts(self, environments: AnyEnvironments, greedy: bool = False) -> GreedySteps | None:
+        if type(self) is not SquashedPolicy or not greedy:
+            return None
+        return GreedySteps.of(self, self.actor, squash_mean, gaussian_layers, environments)
 
     def _gaussian(self, obs: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """The mean and the log standard deviation, without gradients."""

@@ -25,7 +25,7 @@ from rl_training.kernels.exact import unchanging
 from rl_training.policies.gathering import WholeSteps
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
-from rl_training.runtime.trainer import PYTHON, ROLLOUTS, Trainer
+from rl_training.runtime.trainer import EVALUATIONS, PYTHON, ROLLOUTS, Trainer
 from rl_training.runtime.updates import COMPILED
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.state.leaves import is_whole, require
@@ -66,7 +66,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         """Steps in compiled code, if nothing between the policy and the replay is of a subclass from elsewhere."""
         methods = (getattr(type(self), name) for name in ("step", "choose", "explore", "random_share"))
         ours = all(method.__module__.startswith("rl_training.") for method in methods)
-        return WholeSteps.of(self.agent, self.environments) if ours else None
+        return self.agent.whole_steps(self.environments) if ours else None
 
     @property
     def takes_whole_steps(self) -> bool:
@@ -74,7 +74,9 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         return self.whole is not None and type(self.replay) is Replay and self.whole.is_ready
 
     def paths(self) -> dict[str, str]:
-        return super().paths() | {ROLLOUTS: COMPILED if self.takes_whole_steps else PYTHON}
+        rollouts = COMPILED if self.takes_whole_steps else PYTHON
+        evaluations = PYTHON if EVALUATIONS in self.as_begun else rollouts
+        return super().paths() | {ROLLOUTS: rollouts, EVALUATIONS: evaluations}
 
     def keep_to(self, paths: Mapping[str, str]) -> None:
         super().keep_to(paths)
