@@ -1,13 +1,15 @@
 """Regenerate what the documentation says of results: `make results`, or `python docs/make_results.py`.
 
-Reads `results/` (rows, results, peers, learning gates, earlier figures) and rewrites the generated blocks of README and
-of all pages, the pictures `docs/images/results_*.png` (with the extra `plot`) and the cards of the zoo.
+Reads `results/` (rows, results, peers, learning gates, earlier figures), the demonstrations of `configs/gail` and the
+scores of `benchmarks/results`, and rewrites the generated blocks of README and of all pages, the pictures
+`docs/images/results_*.png` (with the extra `plot`) and the cards of the zoo.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,41 @@ from rl_training.tools.zoo import CARD, card
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, ZOO, IMAGES = ROOT / "results", ROOT / "zoo", ROOT / "docs" / "images"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
+
+# Blocks that are generated from other data: docs/diagnose.md, held by tests/reporting/test_diagnose.py.
+DIAGNOSED = re.compile(r"<!-- (proofs|corpus) -->\n.*?<!-- /\1 -->", re.S)
+TABLE = re.compile(r"^(.*\|.*)\n[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t:-]*)+\n((?:.*\|.*(?:\n|$))*)", re.M)
+# A cell that begins with a number, in bold or not.
+NUMBER = re.compile(r"\**[-+−±]?\d")
+# Headers of tables with numbers that are no scores, so that they may stand outside of generated blocks.
+NO_SCORES = {
+    # settings
+    "| | `ppo/cartpole` | `ppo/acrobot` | `ppo/pendulum` | `ppo/halfcheetah` |",
+    "| field | default | meaning |",
+    "| key | default | what |",
+    "| key | default | what it does |",
+    "| knob | aliases | range |",
+    "| you write | seeds |",
+    # speed and sizes
+    "| | 1 | 8 | 64 | 256 |",
+    "| MB on disk | latest 2 | `ladder` (13 checkpoints) | `all` (64) |",
+    "| config | a, per step | l, per step | s | m | n* |",
+    "| config | first compilation |",
+    "| row | against | ratio per CPU-second, median (lowest–highest) | required |",
+    # numbers that name or count something
+    "| # | detail | here |",
+    "| class | exit code | when |",
+    "| exit code | meaning |",
+    "| format | what it means |",
+    "| name | meaning |",
+    "| revision of convolutions | what changed |",
+    "| revision of encoders | what changed |",
+    "| revision of environments | what changed |",
+    "| room | mutants | killed within 10 CPU-seconds of tests | killed |",
+    "| shared revision | what changed |",
+}
 
 
 # README's extract: a row of each family and of most algorithms, also those that fall short.
@@ -48,6 +84,18 @@ EXTRACT = (
 def measured(folder: Path = RESULTS) -> dict[str, Measured]:
     """All rows, with the results that are kept."""
     return {name: read_measured(read_row(name), folder) for name in row_names()}
+
+
+def stray_scores(text: str) -> list[str]:
+    """The headers of tables outside of generated blocks that may hold scores: those with a number in a cell."""
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    outside = DIAGNOSED.sub("", results.BLOCK.sub("", outside))
+    found = []
+    for header, body in TABLE.findall(outside):
+        cells = [cell.strip() for line in body.splitlines() for cell in line.split("|")]
+        if any(map(NUMBER.match, cells)) and header.strip() not in NO_SCORES:
+            found.append(header.strip())
+    return found
 
 
 def by_family(rows: dict[str, Measured]) -> dict[str, list[Measured]]:
@@ -109,6 +157,21 @@ def edge_table() -> str:
     return results.table(header, cells, right=range(6)) + "\n"
 
 
+def experts_table() -> str:
+    """The demonstrations that are shipped, from what `rl-training record` wrote beside them."""
+    header = ("file", "made by", "episodes", "mean return", "lowest", "highest")
+    cells = []
+    for path in sorted((ROOT / "configs" / "gail").glob("*_expert.json")):
+        told = json.loads(path.read_text("utf-8"))
+        name, found = path.stem.removesuffix("_expert"), told["returns"]
+        figures = [
+            f"{each:.1f}".replace("-", results.MINUS) for each in (np.mean(found), min(found), max(found))
+        ]
+        made_by = f"`{told['algo']}/{name}`, seed {told['seed']}"
+        cells.append([f"`configs/gail/{path.stem}.npz`", made_by, str(told["episodes"]), *figures])
+    return results.table(header, cells, right=(2, 3, 4, 5)) + "\n"
+
+
 def benchmark_scores() -> str:
     """The scores beside our speed and a peer's, of all comparisons that have some: `python -m benchmarks`."""
     header = ("row", "steps", "against", "ours, mean ± standard error", "theirs", "seeds")
@@ -150,6 +213,7 @@ def blocks() -> dict[str, Callable[[], str]]:
         own = {name: gate for name, gate in kept.items() if gate["config"].startswith(f"{algo}/")}
         made[f"gates {algo}"] = partial(gate_table, own)
     made["track edge"] = edge_table
+    made["experts"] = experts_table
     made["benchmark scores"] = benchmark_scores
     for name, found in earlier().items():
         made[f"earlier {name}"] = partial(earlier_table, found)
