@@ -15,11 +15,13 @@ import multiprocessing
 import statistics
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 SEEDS = (1, 2, 3, 4, 5)
+HOW = ("results", "paths")  # of a manifest: revisions, and what was compiled
 KEPT = Path(__file__).resolve().parents[2] / "results" / "gates.json"
 
 
@@ -53,6 +55,7 @@ class Outcome:
     trained: float
     steps: int
     steps_per_second: float
+    how: dict[str, Any] = field(default_factory=dict)  # it was computed, from the run's manifest
 
 
 # A discriminator that answers 1/2 to everything: as shipped the reward is then 0, in the other form log 2 a step.
@@ -117,7 +120,9 @@ def train_and_evaluate(gate: Gate, seed: int) -> Outcome:
         result = train(config, run_dir=Path(folder) / "run")
         trained = evaluate_checkpoint(result.run_dir, episodes=gate.episodes, seed=1000 + seed)["mean_return"]
         timing = json.loads((result.run_dir / "timing.jsonl").read_text().splitlines()[-1])
-    return Outcome(seed, untrained, trained, timing["step"], timing["steps_per_second"])
+        manifest = json.loads((result.run_dir / "manifest.json").read_text())
+    how = {part: manifest[part] for part in HOW} | {"vectorization": manifest["config"]["vectorization"]}
+    return Outcome(seed, untrained, trained, timing["step"], timing["steps_per_second"], how)
 
 
 def run_gate(gate: Gate, processes: int = 2) -> list[Outcome]:
@@ -161,10 +166,14 @@ def table(gate: Gate, outcomes: list[Outcome]) -> str:
 
 def keep(gate: Gate, outcomes: list[Outcome]) -> None:
     """Put what was measured into the raw data of the documentation, in the order of the gates."""
+    from rl_training import load_config
+    from rl_training.tools.reproducing import digest, settings_of
+
     kept = json.loads(KEPT.read_text("utf-8")) if KEPT.is_file() else {}
     kept[gate.name] = {
         "config": gate.config,
         "overrides": list(gate.overrides),
+        "config_sha256": digest(settings_of(load_config(gate.config, gate.overrides))),
         "score": gate.score,
         "control": gate.control,
         "may_fail": gate.may_fail,

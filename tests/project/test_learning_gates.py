@@ -9,6 +9,9 @@ from learning import connect_four, gates
 from learning.gates import GATES, KEPT, Gate, Outcome, keep, passed, table
 
 from rl_training import load_config
+from rl_training.kernels.compiled import REVISION
+from rl_training.runtime.ppo_trainer import PPOTrainer
+from rl_training.state.formats import SHARED_REVISION
 
 
 def outcomes(*trained: float) -> list[Outcome]:
@@ -63,6 +66,23 @@ def test_outcomes_are_kept_in_the_order_of_the_gates(tmp_path, monkeypatch) -> N
     assert list(kept) == ["ppo/cartpole", "dqn/cartpole"]
     assert [seed["trained"] for seed in kept["dqn/cartpole"]["seeds"]] == [6, 7, 8, 9, 10]
     assert not passed(last, [Outcome(**seed) for seed in kept["dqn/cartpole"]["seeds"]])
+    assert kept["dqn/cartpole"]["config_sha256"] != kept["ppo/cartpole"]["config_sha256"]
+
+
+def test_an_outcome_says_how_it_was_computed_and_is_kept_with_that(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(gates, "KEPT", tmp_path / "gates.json")
+    small = ("total_timesteps=256", "num_envs=2", "num_steps=64", "eval_episodes=1")
+    found = []
+    for more in ((), ("vectorization=sync", "compiled_updates=false")):
+        outcome = gates.train_and_evaluate(Gate("ppo/cartpole", 475, episodes=1, overrides=small + more), 1)
+        keep(GATES["ppo/cartpole"], [outcome])
+        (seed,) = json.loads(gates.KEPT.read_text("utf-8"))["ppo/cartpole"]["seeds"]
+        found.append(Outcome(**seed).how)
+    here, torchs = found
+    assert here["vectorization"] == here["paths"]["rollouts"] == here["paths"]["surrogate"] == "compiled"
+    assert torchs["vectorization"] == "sync" and "compiled" not in torchs["paths"].values()
+    assert here["paths"]["kernels"] == {"shared": REVISION}
+    assert here["results"] == {"shared": SHARED_REVISION, "ppo": PPOTrainer.revision}
 
 
 def connect_four_run(lost: int = 0, kept: float = 0.93, untrained: float = 0.6) -> dict[str, object]:
