@@ -6,7 +6,8 @@ warning, the temporary directory. There a folder of a name that others can guess
 `__pycache__` needs no such check: Python itself runs the bytecode that lies there.
 
 numba renews what it keeps of a function when the file of that function has changed. Compiled functions call others of
-other files, which become part of them, so here it is renewed when any of these files has changed.
+other files, which become part of them, as constants do, so here it is renewed when any of these has changed. It is also
+renewed when the module of the function has another name: numba keeps that name, and imports the module by it.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ import atexit
 import fcntl
 import gc
 import hashlib
+import linecache
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache as once
+from functools import partial
+from inspect import getclosurevars
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
@@ -106,7 +112,7 @@ def _kept_on_disk(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     if cache().folder is not None:
         try:
             kept = {"cache": True, "no_cfunc_wrapper": True} | options  # numba's types lack the second
-            return _stamped(numba.njit(**kept)(function))
+            return numba.njit(**kept)(function)
         except RuntimeError as error:
             if "no locator" not in str(error):
                 raise
@@ -121,10 +127,11 @@ def _settled(function: Any, settings: dict[str, int]) -> Any:
     """The function, compiled with these settings of numba."""
     if not hasattr(function, "compile"):  # NUMBA_DISABLE_JIT
         return function
-    usual = function.compile
+    usual, stamp = function.compile, once(partial(_stamp, function))
 
     def compile_so(signature: Any) -> Any:
         with global_compiler_lock, _uncollected():
+            stamp()
             before = {name: getattr(SETTINGS, name) for name in settings}
             try:
                 for name, value in settings.items():
@@ -150,12 +157,15 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _stamped(function: Any) -> Any:
-    """The function, with a cache that is as old as the newest of all compiled sources."""
+def _stamp(function: Any) -> None:
+    """Let what is kept of a function be valid only for all that has become part of it, as it is now.
+
+    When it is compiled and not when it is made: by then its module has all the names that it uses.
+    """
+    parts = (function.py_func.__module__, sources(), used_by(function.py_func))
     with suppress(AttributeError):  # numba's own business: another version may keep it elsewhere
         kept = function._cache._cache_file
-        kept._source_stamp = (kept._source_stamp, sources())
-    return function
+        kept._source_stamp = (kept._source_stamp, *parts)
 
 
 @once
@@ -167,6 +177,56 @@ def sources() -> str:
         if file.parent.name in COMPILED_ROOMS or b"njit" in text:
             digest.update(hashlib.blake2b(text).digest())
     return digest.hexdigest()
+
+
+def used_by(function: FunctionType) -> str:
+    """A digest of all that a function from outside of the package uses of other modules; that of `sources` is apart."""
+    digest = hashlib.blake2b(digest_size=16)
+    for value in () if _is_ours(function) else _reached(function, set()):
+        digest.update(hashlib.blake2b(_described(value)).digest())
+    return digest.hexdigest()
+
+
+def _is_ours(function: FunctionType) -> bool:
+    return Path(function.__code__.co_filename).is_relative_to(PACKAGE)
+
+
+def _reached(function: FunctionType, seen: set[int]) -> Iterator[Any]:
+    """The values of all names in a function, behind modules too, and in the compiled functions that they name."""
+    inner = getclosurevars(function).nonlocals
+    names = sorted({*_names_in(function.__code__), *inner})
+    spaces = [{**function.__globals__, **inner}]
+    for space in spaces:
+        for value in (space[name] for name in names if name in space):
+            yield value
+            if isinstance(value, ModuleType):
+                if not any(vars(value) is known for known in spaces):
+                    spaces.append(vars(value))
+            elif hasattr(value, "py_func") and id(value) not in seen and not _is_ours(value.py_func):
+                seen.add(id(value))
+                yield from _reached(value.py_func, seen)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_in(inner)
+
+
+def _described(value: Any) -> bytes:
+    """A constant itself; of anything else the name and the text of its module."""
+    if isinstance(value, tuple):
+        return repr([_described(part) for part in value]).encode()
+    if isinstance(value, np.ndarray):
+        return repr((value.dtype, value.shape)).encode() + value.tobytes()
+    if isinstance(value, bool | int | float | complex | str | bytes | np.generic):
+        return repr((type(value), value)).encode()
+    named = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    home = sys.modules.get(named or "")
+    file = getattr(home, "__file__", None) or ""
+    linecache.checkcache(file)
+    return "".join([getattr(home, "__name__", ""), *linecache.getlines(file)]).encode()
 
 
 # By identity: to hash a signature takes longer than many a compiled call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import stat
@@ -17,7 +18,7 @@ import pytest
 from runs import in_child, small_config
 from users import NOBODY, STRANGER, become, needs_root, public_folder
 
-from rl_training import compiling, fork, resume, train
+from rl_training import compiling, fork, parts, resume, train
 from rl_training.compiling import Cache, njit, private, telling
 from rl_training.monitoring.display import QuietDisplay
 from rl_training.runtime import workflows
@@ -353,6 +354,84 @@ def test_what_was_kept_of_other_sources_is_not_used(tmp_path, monkeypatch):
     assert not compiles(njit()(plus_one))
     monkeypatch.setattr(compiling, "sources", lambda: "another digest")
     assert compiles(njit()(plus_one))
+
+
+USER = "from rl_training.compiling import njit\n"
+WALK = USER + "{imports}\n\n@njit()\ndef step(number):\n    return ahead(number)\n\n\n"
+AHEAD = "@njit()\ndef ahead(number):\n    return number + {pushed}\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A user's folder, whose modules can be imported and keep what is compiled beside them."""
+    monkeypatch.setattr(compiling.SETTINGS, "CACHE_DIR", "")
+    monkeypatch.delenv(compiling.VARIABLE, raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "here")
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+def as_in_a_new_process(path):
+    """A user's module, with nothing loaded of what a process before has."""
+    for name in ("walk", "wind", "strength", *[name for name in sys.modules if name.startswith(parts.TITLE)]):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    return parts.file_module(str(path))
+
+
+@pytest.mark.parametrize(
+    ("imports", "pushed", "wind", "strength"),
+    [
+        ("from wind import gust", "gust()", "@njit()\ndef gust():\n    return {}\n", ""),
+        ("import wind", "wind.gust()", "@njit()\ndef gust():\n    return {}\n", ""),
+        ("from wind import GUST", "GUST", "GUST = {}\n", ""),
+        ("import wind", "wind.GUSTS[1]", "GUSTS = (0, {})\n", ""),
+        ("from wind import GUSTS", "GUSTS[1]", "import numpy\nGUSTS = numpy.array([0, {}])\n", ""),
+        (
+            "from wind import gust",
+            "gust()",
+            "from strength import *\n@njit()\ndef gust():\n    return base()\n",
+            "@njit()\ndef base():\n    return {}\n",
+        ),
+        (
+            "import wind",
+            "wind.CALM + within()\n\n@njit()\ndef within():\n    return wind.gust()",
+            "from strength import gust\nCALM = 0\n",
+            "@njit()\ndef gust():\n    return {}\n",
+        ),
+    ],
+    ids=["a function", "of a module", "a number", "a tuple", "an array", "of a third file", "of one by two"],
+)
+def test_what_was_kept_of_a_users_function_is_not_used_when_another_file_of_it_has_changed(
+    imports, pushed, wind, strength, folder
+):
+    # `ahead` comes behind `step`, so that it is not yet there when that is decorated.
+    (folder / "walk.py").write_text(WALK.format(imports=imports) + AHEAD.format(pushed=pushed))
+
+    def stepped(blown):
+        (folder / "wind.py").write_text(USER + wind.format(blown))
+        (folder / "strength.py").write_text(USER + strength.format(blown))
+        step, told = as_in_a_new_process(folder / "walk.py").step, []
+        with telling(lambda: told.append(1)):
+            return step(1), bool(told)
+
+    assert [stepped(blown) for blown in (1, 1, 100)] == [(2, True), (2, False), (101, True)]
+
+
+def test_what_was_kept_of_a_users_function_is_not_used_under_another_name_of_its_module(folder):
+    """numba keeps the name, and imports the module by it."""
+
+    def stepped(module, place):
+        call = f"from rl_training import parts; print(({module}).step(1))"
+        done = subprocess.run([sys.executable, "-c", call], cwd=place, capture_output=True, text=True)
+        assert done.stdout == "2\n", done.stderr
+
+    (folder / "walk.py").write_text(WALK.format(imports="") + AHEAD.format(pushed=1))
+    stepped(f"parts.file_module('{folder}/walk.py')", folder)
+    moved = folder.rename(folder.parent / "there")
+    stepped(f"parts.file_module('{moved}/walk.py')", moved)
+    stepped("__import__('walk')", moved)
+    stepped("__import__('there.walk').walk", moved.parent)
 
 
 @pytest.mark.parametrize("what", ["train", "resume", "fork", "seeds"])
