@@ -301,3 +301,19 @@ def test_a_figure_of_another_protocol_has_one_word_in_the_verdict_and_the_table(
     measured = DONE["ppo/minatar_breakout"]
     assert verdict(measured)[1].endswith(": orientation only")
     assert "| orientation only |" in family_table([measured])
+
+
+def test_readme_lists_the_environments_that_each_algorithm_was_measured_on() -> None:
+    configs = [each.row.config for each in DONE.values()]
+    configs += [gate["config"] for gate in MAKER.gates().values()]
+    measured: dict[str, set[str]] = {}
+    for config in map(load_config, configs):
+        parts = [config.of_task(name) for name in config.tasks] or [config]
+        measured.setdefault(config.algo, set()).update(part.env_id for part in parts)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| \[.+?\]\(docs/algorithms/(\w+)\.md\) \|.*\| (.+?) \|$", readme, re.M))
+    assert told.keys() == measured.keys()
+    for algo, ids in measured.items():
+        words = re.findall(r"[A-Z]\w+", told[algo])
+        assert not [word for word in words if not any(word in each for each in ids)], f"{algo}: not measured"
+        assert not [each for each in ids if not any(word in each for word in words)], f"{algo}: not listed"
