@@ -265,14 +265,17 @@ CASES = [(name, False) for name in ACTION_SPACES] + [(name, True) for name in MA
 KNOBS = dict(clip_coef=0.1, ent_coef=0.3, vf_coef=0.7, value_clip_coef=0.25)
 
 
-def actor_critic(actions: str, masked: bool = False, **settings: Any) -> ActorCriticPolicy:
+def actor_critic(
+    actions: str, masked: bool = False, space: Any = None, seen: spaces.Box = BOX, **settings: Any
+) -> ActorCriticPolicy:
     torch.manual_seed(2)
-    size = len(action_family(ACTION_SPACES[actions]).logits) or 1
-    masks = spaces.Dict({"seen": BOX, MASK: spaces.MultiBinary(size)})
+    space = ACTION_SPACES[actions] if space is None else space
+    size = len(action_family(space).logits) or 1
+    masks = spaces.Dict({"seen": seen, MASK: spaces.MultiBinary(size)})
     network = dict(hidden_sizes=(20, 9), activation="tanh", shared_trunk=False, log_std_init=-0.3)
     policy = ActorCriticPolicy(
-        masks if masked else BOX,
-        ACTION_SPACES[actions],
+        masks if masked else seen,
+        space,
         normalize_observations=False,
         device="cpu",
         squash_actions=actions == "squashed",
@@ -284,9 +287,9 @@ def actor_critic(actions: str, masked: bool = False, **settings: Any) -> ActorCr
     return policy
 
 
-def invented_batch(policy: ActorCriticPolicy, masked: bool, rows: int) -> dict[str, Any]:
+def invented_batch(policy: ActorCriticPolicy, masked: bool, rows: int, inputs: int = 5) -> dict[str, Any]:
     """Observations, actions that the masks allow, and numbers as they are stored while acting."""
-    obs: Any = torch.randn(rows, 5)
+    obs: Any = torch.randn(rows, inputs)
     if masked:
         mask = (torch.rand(rows, len(policy.family.logits)) < 0.6).to(torch.int8)
         mask[:, [0, -1, 3 % mask.shape[1]]] = 1  # of every choice one at least
@@ -360,6 +363,36 @@ def test_ppo_is_torchs_for_every_kind_of_action(actions: str, masked: bool, shar
     batch = invented_batch(policy, masked, 3 * HEIGHT)
     updates = both(policy, lambda modules: Adam(modules, epsilon=1e-5), PPO_SLOPES)
     assert_same(*updates, batch, 2, KNOBS, 0.5)
+
+
+def drawn_space(actions: str, rng: np.random.Generator) -> Any:
+    """Actions of a kind, as many as chance will have."""
+    size, sizes = int(rng.integers(1, 8)), rng.integers(2, 6, rng.integers(1, 5))
+    if actions == "joint":
+        kinds = rng.permutation(["categorical", "multi-categorical", "Bernoulli", "Gaussian"])
+        return spaces.Tuple([drawn_space(kind, rng) for kind in kinds[: rng.integers(2, 5)]])
+    return {
+        "categorical": spaces.Discrete(size + 1),
+        "multi-categorical": spaces.MultiDiscrete(sizes),
+        "Bernoulli": spaces.MultiBinary(size),
+    }.get(actions, spaces.Box(-1, 1, (size,)))
+
+
+@pytest.mark.parametrize(("actions", "masked"), [*CASES[: len(ACTION_SPACES)], ("categorical", True)])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("loss", ["ppo", "a2c"])
+def test_losses_of_any_shape_are_torchs(loss: str, actions: str, masked: bool, seed: int) -> None:
+    rng = np.random.default_rng([seed, *map(ord, loss + actions)])
+    hidden = tuple(rng.integers(1, 50, rng.integers(0, 4)).tolist())
+    inputs, rows = int(rng.integers(1, 40)), int(rng.integers(2, 3 * HEIGHT))
+    space, seen = drawn_space(actions, rng), spaces.Box(-1, 1, (inputs,))
+    policy = actor_critic(actions, masked, space, seen, hidden_sizes=hidden)
+    batch, minibatches = invented_batch(policy, masked, rows, inputs), int(rng.integers(1, min(5, rows)))
+    slopes, make, knobs = {
+        "ppo": (PPO_SLOPES, Adam, KNOBS),
+        "a2c": (A2C_SLOPES, RMSprop, {"ent_coef": 0.3, "vf_coef": 0.7}),
+    }[loss]
+    assert_same(*both(policy, make, slopes), batch, minibatches, knobs, 0.5)
 
 
 @pytest.mark.parametrize("actions", ["categorical", "Gaussian"])
@@ -531,24 +564,41 @@ def test_frozen_parameters_stay(algo: str) -> None:
     assert choice.path == "compiled"
 
 
-class TwoDimensions(gym.Env):  # type: ignore[type-arg]
-    """Observations and rewards of noise, for actions of two dimensions."""
+class Noise(gym.Env):  # type: ignore[type-arg]
+    """Observations and rewards of noise, for actions of several dimensions or one of several actions."""
 
-    observation_space = spaces.Box(-1, 1, (3,))
-    action_space = spaces.Box(-1, 1, (2,))
+    def __init__(self, seen: int = 3, dimensions: int = 2, choices: int = 0) -> None:
+        self.observation_space = spaces.Box(-1, 1, (seen,))
+        self.action_space = spaces.Discrete(choices) if choices else spaces.Box(-1, 1, (dimensions,))
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         return self._seen(), {}
 
     def step(self, action: Any) -> Any:
-        return self._seen(), float(action.sum()), bool(self.np_random.random() < 0.1), False, {}
+        return self._seen(), float(np.sum(action)), bool(self.np_random.random() < 0.1), False, {}
 
     def _seen(self) -> np.ndarray:
-        return self.np_random.uniform(-1, 1, 3).astype(np.float32)
+        return self.np_random.uniform(-1, 1, self.observation_space.shape).astype(np.float32)
 
 
-gym.register("compiled/TwoDimensions-v0", entry_point=TwoDimensions)
+gym.register("compiled/Noise-v0", entry_point=Noise)
+
+
+def drawn_shape(seed: int) -> dict[str, Any]:
+    """Sizes of an environment, its networks and batches, for tests of replay-based updates."""
+    rng = np.random.default_rng(seed)
+    sizes: dict[str, int] = dict(zip(("seen", "dimensions"), rng.integers(1, 20, 2).tolist(), strict=True))
+    return dict(
+        env_id="compiled/Noise-v0",
+        env_kwargs=sizes,
+        hidden_sizes=tuple(rng.integers(1, 50, rng.integers(0, 4)).tolist()),
+        batch_size=int(rng.integers(2, 2 * HEIGHT)),
+        learning_starts=50,
+        buffer_size=500,
+        total_timesteps=1000,
+        learning_rate=0.003,
+    )
 
 
 @pytest.mark.parametrize(
@@ -557,9 +607,7 @@ gym.register("compiled/TwoDimensions-v0", entry_point=TwoDimensions)
 )
 def test_sac_is_torchs(settings: dict[str, Any]) -> None:
     """From the same draws: updates of more than one block, with actions of several dimensions."""
-    small = dict(
-        env_id="compiled/TwoDimensions-v0", total_timesteps=1000, hidden_sizes=(20, 12), learning_rate=0.003
-    )
+    small = dict(env_id="compiled/Noise-v0", total_timesteps=1000, hidden_sizes=(20, 12), learning_rate=0.003)
     replay = dict(learning_starts=50, batch_size=HEIGHT + 30, buffer_size=500)
     ours, theirs = (
         warmed("sac", 60, **small | replay | settings, compiled_updates=how) for how in (True, False)
@@ -569,6 +617,29 @@ def test_sac_is_torchs(settings: dict[str, Any]) -> None:
         pair = [getattr(trainer, name).parameters for trainer in (ours, theirs)]
         torch.testing.assert_close(*pair, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(ours.target_weights, theirs.target_weights, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sac_of_any_shape_is_torchs(seed: int) -> None:
+    ours, theirs = (warmed("sac", 60, **drawn_shape(seed), compiled_updates=how) for how in (True, False))
+    assert (ours.soft_updates.path, theirs.soft_updates.path) == ("compiled", "torch")
+    for name in ("actor_optimizer", "critic_optimizer"):
+        pair = [getattr(trainer, name).parameters for trainer in (ours, theirs)]
+        torch.testing.assert_close(*pair, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dqn_of_any_shape_is_torchs(seed: int) -> None:
+    shape = drawn_shape(seed)
+    sizes = shape.pop("env_kwargs")
+    shape |= dict(env_kwargs=dict(seen=sizes["seen"], choices=1 + sizes["dimensions"]), replay_ratio=1.0)
+    ours, theirs = (
+        warmed("dqn", 14, **shape, dueling=seed == 1, compiled_updates=how) for how in (True, False)
+    )
+    assert (ours.q_update.path, theirs.q_update.path) == ("compiled", "torch")
+    assert ours.updates == theirs.updates > 5
+    pair = [trainer.optimizer.parameters for trainer in (ours, theirs)]
+    torch.testing.assert_close(*pair, rtol=1e-3, atol=2e-4)
 
 
 def test_sac_without_dense_layers_or_with_a_loss_of_ones_own_learns_by_torch(

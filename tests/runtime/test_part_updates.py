@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +20,7 @@ from rl_training.algorithms.distributions import (
     Family,
     Joint,
     MultiCategorical,
+    SquashedGaussian,
 )
 from rl_training.algorithms.impala import impala_loss
 from rl_training.algorithms.masking import BLOCKED
@@ -34,23 +36,41 @@ from rl_training.runtime.controls import Controls
 from rl_training.runtime.optim import RMSprop, adam_of
 from rl_training.settings.impala import IMPALAConfig
 
-FAMILIES: dict[str, Family] = {
-    "categorical": Categorical(5),
-    "multi-categorical": MultiCategorical((2, 4, 3)),
-    "Bernoulli": Bernoulli(3),
-    "Gaussian": DiagonalGaussian(3),
-    "joint": Joint(
-        (DiagonalGaussian(1), MultiCategorical((2, 3)), Bernoulli(2), DiagonalGaussian(2)), (1, 2, 2, 2)
-    ),
+
+def several(sizes: np.ndarray) -> MultiCategorical:
+    return MultiCategorical(tuple(sizes.tolist()))
+
+
+def joint(parts: np.ndarray) -> Joint:
+    first, choices, coins, last = parts.tolist()
+    families = (
+        DiagonalGaussian(first),
+        several(parts[: 1 + choices % 3] + 1),
+        Bernoulli(coins),
+        SquashedGaussian(last),
+    )
+    return Joint(families, (first, 1 + choices % 3, coins, last))
+
+
+# Of sizes that are drawn.
+FAMILIES: dict[str, Callable[[np.random.Generator], Family]] = {
+    "categorical": lambda rng: Categorical(int(rng.integers(2, 12))),
+    "multi-categorical": lambda rng: several(rng.integers(2, 6, rng.integers(1, 5))),
+    "Bernoulli": lambda rng: Bernoulli(int(rng.integers(1, 7))),
+    "Gaussian": lambda rng: DiagonalGaussian(int(rng.integers(1, 7))),
+    "squashed": lambda rng: SquashedGaussian(int(rng.integers(1, 7))),
+    "joint": lambda rng: joint(rng.integers(1, 5, 4)),
 }
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_divergence_and_its_slopes_are_those_of_autograd(name: str, rows: int, masked: bool) -> None:
-    torch.manual_seed(rows)
-    family, count = FAMILIES[name], 2 * rows
+def test_a_divergence_and_its_slopes_are_those_of_autograd(name: str, seed: int, masked: bool) -> None:
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(2, 200)) if seed else 1
+    family, count = FAMILIES[name](rng), 2 * rows
     table, chosen = family_table(family), torch.randperm(count)[:rows]
     old, raw = torch.randn(count, family.num_parameters), torch.randn(rows, family.num_parameters)
     blocked = torch.zeros(count, family.num_parameters, dtype=torch.bool)
@@ -68,7 +88,7 @@ def test_a_divergence_and_its_slopes_are_those_of_autograd(name: str, rows: int,
     outputs = np.concatenate([raw.detach().numpy(), np.zeros((rows, 1), np.float32)], 1)
     masks = (~blocked).numpy() if masked and family.logits else UNMASKED
     said, slopes = np.zeros((rows, 4), np.float32), np.zeros((rows, family.num_parameters + 1), np.float32)
-    evaluate_actions(table, outputs, np.zeros((count, 7), np.float32), masks, chosen.numpy(), said)
+    evaluate_actions(table, outputs, np.zeros((count, 20), np.float32), masks, chosen.numpy(), said)
     measure_divergence(table, outputs, anchors, chosen.numpy(), said)
     np.testing.assert_allclose(said[:, DIVERGENCE], expected.detach(), rtol=1e-4, atol=1e-5)
     said[:, DIVERGENCE] = weight
@@ -252,6 +272,18 @@ def test_impala_is_torchs(env_id: str, optimizer: str) -> None:
     pair = ours.optimizer, theirs.optimizer
     torch.testing.assert_close(*(each.parameters for each in pair), rtol=1e-3, atol=2e-4)
     torch.testing.assert_close(*(each.square for each in pair), rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_impala_of_any_shape_is_torchs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    hidden = tuple(rng.integers(1, 50, rng.integers(0, 4)).tolist())
+    shape = dict(hidden_sizes=hidden, num_steps=int(rng.integers(2, 90)), num_envs=int(rng.integers(1, 5)))
+    settings = fragments(env_id=ENVS[-1 - seed], **shape)
+    ours, theirs = (warmed("impala", 3, **settings, compiled_updates=how) for how in (True, False))
+    assert (ours.update.path, theirs.update.path) == ("compiled", "torch")
+    pair = ours.optimizer.parameters, theirs.optimizer.parameters
+    torch.testing.assert_close(*pair, rtol=1e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("env_id", ENVS)
