@@ -236,6 +236,19 @@ def test_a_trainer_that_explores_in_its_own_way_is_asked() -> None:
     assert not trainer.replay.action[trainer.replay.happened > 0][5:].any()  # after a first step at random
 
 
+@pytest.mark.parametrize("method", ["explore", "choose", "step", "agent.act", "agent.observe"])
+def test_a_method_that_is_put_on_an_instance_is_called(method: str) -> None:
+    trainer = trainer_of(**CASES["choices"], learning_starts=1)
+    assert trainer.paths()["rollouts"] == "compiled"
+    *owners, name = method.split(".")
+    owner, called = (trainer.agent if owners else trainer), []
+    theirs = getattr(owner, name)
+    setattr(owner, name, lambda *args, **named: called.append(1) or theirs(*args, **named))
+    assert trainer.paths()["rollouts"] == "python"
+    trainer.gather(Controls.of(trainer.config).at(0))
+    assert len(called) >= STEPS - 1  # after a first step at random
+
+
 class Counting(Replay[Any]):
     """Which does something of its own with each step."""
 

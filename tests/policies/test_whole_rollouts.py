@@ -222,6 +222,19 @@ def test_a_hook_sends_acting_through_the_modules() -> None:
     assert trainer.collector.whole(STEPS) is not None
 
 
+@pytest.mark.parametrize("name", ["act", "value"])
+def test_a_method_that_is_put_on_an_instance_is_called(name: str) -> None:
+    trainer, called = trainer_of(env_id="CartPole-v1"), []
+    theirs = getattr(trainer.agent, name)
+    setattr(trainer.agent, name, lambda *args, **named: called.append(1) or theirs(*args, **named))
+    assert trainer.paths()["rollouts"] == trainer.paths()["evaluations"] == "python"
+    trainer.collector.collect(trainer.agent, 3)
+    assert called
+    assert trainer.agent.whole_rollouts(trainer.collector.environments, greedy=True) is None
+    delattr(trainer.agent, name)
+    assert trainer.paths()["rollouts"] == "compiled"
+
+
 @pytest.mark.parametrize(
     "changes",
     [dict(vectorization="sync"), dict(precision="bf16"), dict(algo="recurrent_ppo")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import gymnasium as gym
@@ -31,8 +32,10 @@ from rl_training.data.batch import flatten_time
 from rl_training.data.collector import in_tensors
 from rl_training.kernels.divergences import divergence_slopes, measure_divergence, normalize_anchors
 from rl_training.kernels.families import UNMASKED, evaluate_actions, family_table
+from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime import appo_trainer, impala_trainer, ppg_trainer, trpo_trainer
 from rl_training.runtime.controls import Controls
+from rl_training.runtime.on_policy import policy_settings
 from rl_training.runtime.optim import RMSprop, adam_of
 from rl_training.settings.impala import IMPALAConfig
 
@@ -333,6 +336,32 @@ def test_a_trainer_that_sees_its_batches_in_its_own_way_is_asked() -> None:
     assert trainer.update.explained == "torch (a loss of one's own)"
 
 
+class OwnOutputs(ActorCriticPolicy):
+    """Which asks its network in its own way."""
+
+    @wraps(ActorCriticPolicy.outputs_for_loss)
+    def outputs_for_loss(self, inputs: Any) -> Any:
+        return super().outputs_for_loss(inputs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "choice", "settings"),
+    [
+        (impala_trainer.IMPALATrainer, "update", fragments()),
+        (appo_trainer.APPOTrainer, "surrogate", actors()),
+    ],
+)
+def test_a_policy_that_asks_its_network_in_its_own_way_is_asked(
+    kind: Any, choice: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(cls: Any, config: Any, *spaces: Any) -> Any:
+        return OwnOutputs(*spaces, **policy_settings(config))
+
+    monkeypatch.setattr(kind, "make_agent", classmethod(made))
+    trainer = kind(kind.config_class(**settings | dict(env_id="CartPole-v1")))
+    assert getattr(trainer, choice).explained == "torch (a loss of one's own)"
+
+
 class Own(RMSprop):
     """An optimizer that compiled code does not know."""
 
@@ -386,6 +415,37 @@ def test_an_optimizer_that_is_replaced_moves_the_network(case: str, kind: type[R
     for name, modules in replaced.items():
         assert not torch.equal(moved_by(trainer, modules), before[name]), name
         assert torch.equal(moved_by(trainer, modules), getattr(trainer, name).parameters)
+
+
+@pytest.mark.parametrize(
+    ("case", "method"),
+    [
+        ("ppo", "agent.evaluate"),
+        ("ppo", "agent.outputs_for_loss"),
+        ("appo", "agent.outputs_for_loss"),
+        ("appo", "evaluate"),
+        ("impala", "view"),
+        ("ppg, auxiliary", "anchors"),
+        ("ppg, auxiliary", "distil"),
+        ("gail", "judge"),
+        ("dqn", "improve"),
+        ("sac", "improve_actor"),
+        ("sac", "agent.sample"),
+    ],
+)
+def test_a_method_that_is_put_on_an_instance_is_called(case: str, method: str) -> None:
+    update, _, settings = REPLACED[case]
+    trainer = warmed(case.split(",")[0], 0, **dict(env_id="CartPole-v1") | settings)
+    assert getattr(trainer, update).path == "compiled"
+    *owners, name = method.split(".")
+    owner, called = (trainer.agent if owners else trainer), []
+    theirs = getattr(owner, name)
+    setattr(owner, name, lambda *args: called.append(name) or theirs(*args))
+    assert getattr(trainer, update).explained == "torch (a loss of one's own)"
+    trainer.iterate(Controls.of(trainer.config).at(0))
+    assert called
+    delattr(owner, name)
+    assert getattr(trainer, update).path == "compiled"
 
 
 @pytest.mark.parametrize("compiled", [True, False])

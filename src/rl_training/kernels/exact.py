@@ -30,6 +30,18 @@ def is_exact(module: object, *kinds: type[Module]) -> TypeGuard[Module]:
     return not any(callable(getattr(type(module), name, None)) for name in vars(module))
 
 
+def is_ours(owner: object, home: str | tuple[str, ...], *methods: str) -> bool:
+    """Whether methods are functions of modules named so: no subclass's own, and none that was put on the instance."""
+    kind, own = type(owner), vars(owner)
+    return all(name not in own and _home_of(getattr(kind, name)).startswith(home) for name in methods)
+
+
+def _home_of(function: Any) -> str:
+    """The module that a function was written in: a wrapper may bear the `__module__` of what it wraps."""
+    home: str = getattr(function, "__globals__", {}).get("__name__", "")
+    return home
+
+
 class Shortcut(Generic[Path]):
     """What `make` makes of a module, or None where it cannot; made again when the module or a part of it changes.
 

@@ -13,6 +13,7 @@ from rl_training.data.batch import Batch
 from rl_training.data.normalization import EPSILON
 from rl_training.envs.compiled import AnyEnvironments, CompiledEnvironments
 from rl_training.kernels.acting import InMemory
+from rl_training.kernels.exact import is_ours
 from rl_training.kernels.gathering import (
     CHOOSE,
     TAKE_IN,
@@ -40,6 +41,8 @@ from rl_training.policies.in_lanes import (
 )
 
 Read = Callable[[Any, Tensor], Layers | None]
+# All that steps ask of a policy; a subclass has none of these steps.
+ACTING = ("act", "value", "normalized", "inputs", "observe", "outputs_of")
 STILL = Moments(0, NOTHING, NOTHING, NOTHING, EPSILON)  # no statistics that move
 
 
@@ -80,11 +83,14 @@ class LaneSteps:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the network is of dense layers now."""
-        return self.reading() is not None
+        """Whether the network is of dense layers now, and the policy acts by our methods."""
+        return self._reading_now() is not None
+
+    def _reading_now(self) -> tuple[Layers, Acting] | None:
+        return self.reading() if is_ours(self.policy, "rl_training.policies.", *ACTING) else None
 
     def _step(self, shares: np.ndarray, moments: Moments) -> Batch | None:
-        reading = self.reading()
+        reading = self._reading_now()
         if reading is None:
             return None
         layers, acting = reading

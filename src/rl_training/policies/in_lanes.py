@@ -15,7 +15,7 @@ from rl_training.data.normalization import CLIP, EPSILON, ObservationNormalizer
 from rl_training.envs.compiled import CompiledEnvironments, flat_size
 from rl_training.envs.spaces import ActionCodec
 from rl_training.kernels.acting import InMemory
-from rl_training.kernels.exact import is_exact
+from rl_training.kernels.exact import is_exact, is_ours
 from rl_training.kernels.families import FAMILIES, KIND, NORMALS, SQUASHED, drawing, family_table, num_actions
 from rl_training.kernels.layers import Layers
 from rl_training.kernels.reading import acting_layers
@@ -24,6 +24,9 @@ from rl_training.networks.encoders import Flat, Joined, OneHot
 from rl_training.trees import tree_leaves
 
 NOTHING = np.empty(0)
+# All that a rollout asks of a policy, and the modules of the methods that compiled code stands in for.
+ACTING = ("act", "choose", "value", "normalized", "inputs", "_forward")
+HOMES = ("rl_training.policies.actor_critic", "rl_training.policies.base")
 SINGLE, FLAGS = ("log_prob", "value", "next_value", "reward"), ("terminated", "truncated")
 
 
@@ -43,19 +46,21 @@ class WholeRollouts:
         """For policies and environments that compiled code knows; None for all others."""
         known = isinstance(environments, CompiledEnvironments) and type(policy.family) in FAMILIES
         known = known and environments.numbers == flat_size(environments.lanes.observation_space)
+        known = known and is_ours(policy, HOMES, *ACTING) and is_plain(environments.codec)
         single = policy.device.type == "cpu" and policy.precision == "fp32"
-        return (
-            cls(policy, environments, greedy) if known and single and is_plain(environments.codec) else None
-        )
+        return cls(policy, environments, greedy) if known and single else None
 
     @property
     def is_ready(self) -> bool:
-        """Whether the network is of dense layers now."""
-        return self.layers() is not None
+        """Whether the network is of dense layers now, and the policy acts by our methods."""
+        return self._layers_now() is not None
+
+    def _layers_now(self) -> Layers | None:
+        return self.layers() if is_ours(self.policy, HOMES, *ACTING) else None
 
     def __call__(self, num_steps: int) -> Batch | None:
         """The columns of T steps in all lanes, valid until the next ones, with `next_value` among them."""
-        layers = self.layers()
+        layers = self._layers_now()
         if layers is None:
             return None
         layers.pack_forward()

@@ -11,19 +11,25 @@ from torch import Tensor
 
 from rl_training.algorithms.gail import GAIL_LOSSES, discriminator_slopes, penalty_slopes, row_weights
 from rl_training.errors import NonFiniteError
+from rl_training.kernels.exact import is_ours
 from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.penalties import Penalty
 from rl_training.kernels.reading import discriminator_layers
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours
+from rl_training.runtime.updates import OWN_LOSS, Choice
 
 
 def fastest_judgement(trainer: Any, *losses: Any) -> Choice:
     """A compiled twin of a trainer's `judge`, where there can be one."""
-    ours = is_ours(trainer, "judge", "rl_training.runtime.gail_trainer")
-    own = "" if losses == GAIL_LOSSES and ours else OWN_LOSS
-    optimizers = ("discriminator_optimizer",)
-    return Choice(own, trainer, optimizers, trainer.discriminator, lambda _: Judgement.of(trainer))
+    own = "" if losses == GAIL_LOSSES else OWN_LOSS
+    return Choice(
+        own,
+        trainer,
+        ("discriminator_optimizer",),
+        trainer.discriminator,
+        lambda _: Judgement.of(trainer),
+        replaced=lambda: not is_ours(trainer, "rl_training.runtime.gail_trainer", "judge"),
+    )
 
 
 class Judgement:

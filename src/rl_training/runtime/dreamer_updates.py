@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian
-from rl_training.kernels.exact import is_exact
+from rl_training.kernels.exact import is_exact, is_ours
 from rl_training.kernels.imagination import Imagination
 from rl_training.kernels.layers import NONE, NOWHERE, OBSERVATION, SILU, Layer, Layers
 from rl_training.kernels.products import PANEL
@@ -25,7 +25,7 @@ from rl_training.networks.encoders import OneHot
 from rl_training.networks.reconstruction import ChannelNorm, Choices, Picture, Reconstruction, Vector
 from rl_training.networks.rssm import RSSM, BlockLinear, Dense, State
 from rl_training.runtime.optim import LaProp, Optimizer
-from rl_training.runtime.updates import OWN_LOSS, STEPPED, Choice, is_ours
+from rl_training.runtime.updates import STEPPED, Choice
 
 TORCHS = (nn.Linear, nn.Sequential, nn.ModuleList, nn.Conv2d)
 PARTS = (Vector, Choices, Picture, ChannelNorm, OneHot)
@@ -62,14 +62,19 @@ def fastest_networks(trainer: Any) -> Choice:
     """A trainer's network and slow critic, compiled where they can be."""
     network, slow = trainer.agent.network, ("slow_critic", "slow_weights")
     obstacles = {
-        OWN_LOSS: not all(is_ours(trainer, name, "rl_training.runtime.dreamer_trainer") for name in METHODS),
         "compile is true": trainer.config.compile,
         f"sizes are no multiples of {PANEL}": has_known_layers(network) and not fills_panels(network.rssm),
     }
     hindered = next((why for why, stands in obstacles.items() if stands), "")
-    known = STEPPED | {LaProp}
     return Choice(
-        hindered, trainer, ("optimizer",), network, lambda _: compiled_networks(trainer), slow, known
+        hindered,
+        trainer,
+        ("optimizer",),
+        network,
+        lambda _: compiled_networks(trainer),
+        slow,
+        known=STEPPED | {LaProp},
+        replaced=lambda: not is_ours(trainer, "rl_training.runtime.dreamer_trainer", *METHODS),
     )
 
 

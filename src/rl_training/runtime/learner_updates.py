@@ -8,10 +8,11 @@ from typing import Any, Protocol
 from rl_training.algorithms.returns import explained_variance
 from rl_training.algorithms.slopes import Loss, Slopes
 from rl_training.kernels.divergences import normalize_anchors
+from rl_training.kernels.exact import is_ours
 from rl_training.kernels.families import FAMILIES, family_table
 from rl_training.kernels.reading import actor_critic_layers
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, Far
+from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, Far, evaluates_as_known
 
 Stepped = tuple[dict[str, Any], bool]  # what is worth logging, and whether the step was taken
 
@@ -64,12 +65,10 @@ def fastest_learner(
     kind: Callable[[CompiledUpdate, Any], Learner],
     *stands_in_for: str,
 ) -> Choice:
-    """A compiled twin of a trainer's `learners`, where there can be one and these methods are no subclass's own."""
-    methods = (getattr(type(trainer), name) for name in stands_in_for)
-    ours = loss is slopes.of and all(each.__module__.startswith("rl_training.") for each in methods)
+    """A compiled twin of a trainer's `learners`, where there can be one and these methods are our own."""
     family, config = trainer.agent.family, trainer.config
     obstacles = {
-        OWN_LOSS: not ours,
+        OWN_LOSS: loss is not slopes.of,
         f"the distribution {type(family).__name__}": type(family) not in FAMILIES,
         f"{config.num_learners} learners": config.num_learners > 1,
     }
@@ -82,4 +81,7 @@ def fastest_learner(
         encode, optimizer = network.actor_encoder[0], trainer.optimizer
         return kind(CompiledUpdate(slopes, layers, family_table(family), encode, optimizer), trainer)
 
-    return Choice(hindered, trainer, ("optimizer",), trainer.agent.network, make)
+    def replaced() -> bool:
+        return not (is_ours(trainer, "rl_training.", *stands_in_for) and evaluates_as_known(trainer.agent))
+
+    return Choice(hindered, trainer, ("optimizer",), trainer.agent.network, make, replaced=replaced)

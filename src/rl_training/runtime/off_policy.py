@@ -21,7 +21,7 @@ from rl_training.data.replay import Replay
 from rl_training.envs.action_masks import refuse_empty_masks
 from rl_training.envs.environments import Arguments, Environments, Step
 from rl_training.envs.making import make_environments
-from rl_training.kernels.exact import unchanging
+from rl_training.kernels.exact import is_ours, unchanging
 from rl_training.policies.gathering import WholeSteps
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics, returns_by_agent
@@ -31,6 +31,8 @@ from rl_training.settings.families import OffPolicyConfig
 from rl_training.state.leaves import is_whole, require
 from rl_training.state.segments import SegmentStore
 from rl_training.trees import Arrays, tree_map
+
+STEPPING = ("step", "choose", "explore", "random_share")  # all between the policy and the replay
 
 OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
 
@@ -64,14 +66,17 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
 
     def whole_steps(self) -> WholeSteps | None:
         """Steps in compiled code, if nothing between the policy and the replay is of a subclass from elsewhere."""
-        methods = (getattr(type(self), name) for name in ("step", "choose", "explore", "random_share"))
-        ours = all(method.__module__.startswith("rl_training.") for method in methods)
-        return self.agent.whole_steps(self.environments) if ours else None
+        return self.agent.whole_steps(self.environments) if is_ours(self, "rl_training.", *STEPPING) else None
+
+    def _taken_whole(self) -> WholeSteps | None:
+        """What takes them now: a replay of another class or a method, which may have been put there since, is asked."""
+        known = type(self.replay) is Replay and is_ours(self, "rl_training.", *STEPPING)
+        return self.whole if known else None
 
     @property
     def takes_whole_steps(self) -> bool:
-        """Whether they can be taken now: a replay of another class, which may have been put there since, is asked."""
-        return self.whole is not None and type(self.replay) is Replay and self.whole.is_ready
+        whole = self._taken_whole()
+        return whole is not None and whole.is_ready
 
     def paths(self) -> dict[str, str]:
         rollouts = COMPILED if self.takes_whole_steps else PYTHON
@@ -106,14 +111,15 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
 
     def _take_whole(self, knobs: Knobs) -> Batch | None:
         """The same in one call of compiled code; None where that cannot be."""
-        if self.whole is None or type(self.replay) is not Replay:
+        whole = self._taken_whole()
+        if whole is None:
             return None
         taken = self.config.num_envs * np.arange(self.config.train_frequency)
         shares = [
             1.0 if self.steps + t < self.config.learning_starts else self.random_share(knobs.after(t))
             for t in taken.tolist()
         ]
-        columns = self.whole(np.array(shares))
+        columns = whole(np.array(shares))
         if columns is None:
             return None
         self.replay.extend(**columns)

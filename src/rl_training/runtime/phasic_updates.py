@@ -8,19 +8,25 @@ from torch import Tensor
 
 from rl_training.algorithms.ppg import JOINT_SLOPES
 from rl_training.algorithms.slopes import Loss
+from rl_training.kernels.exact import is_ours
 from rl_training.kernels.families import FAMILIES, family_table
 from rl_training.kernels.reading import phasic_layers
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate, is_ours
+from rl_training.runtime.updates import OWN_LOSS, Choice, CompiledUpdate
 from rl_training.trees import Tensors
 
 
 def fastest_distillation(loss: Loss, trainer: Any) -> Choice:
     """A compiled twin of a trainer's `distil`, where there can be one."""
-    ours = is_ours(trainer, "distil", "rl_training.runtime.ppg_trainer") and loss is JOINT_SLOPES.of
-    own = "" if ours else OWN_LOSS
-    optimizers = ("auxiliary_optimizer", "critic_optimizer")
-    return Choice(own, trainer, optimizers, trainer.agent.network, lambda _: Distillation.of(trainer))
+    own = "" if loss is JOINT_SLOPES.of else OWN_LOSS
+    return Choice(
+        own,
+        trainer,
+        ("auxiliary_optimizer", "critic_optimizer"),
+        trainer.agent.network,
+        lambda _: Distillation.of(trainer),
+        replaced=lambda: not is_ours(trainer, "rl_training.runtime.ppg_trainer", "anchors", "distil"),
+    )
 
 
 class Distillation:

@@ -141,10 +141,10 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
             # Optimise L^joint by the policy's network, and L^value by the critic.
             metrics.add(update.distil(minibatch, now))
 
-    @torch.no_grad()
     def anchors(self, inputs: Tensors) -> Tensor:
         """The parameters [N, P] of the policy as it is now."""
-        return self.agent.network.policy(inputs)
+        with torch.no_grad():
+            return self.agent.network.policy(inputs)
 
     def distil(self, minibatch: PhasicBatch, now: Now) -> dict[str, Tensor]:
         """A step of the policy's network, and one of the critic towards the value targets."""

@@ -13,20 +13,27 @@ from rl_training.compiling import njit
 from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.descent import Descent, descend
+from rl_training.kernels.exact import is_ours
 from rl_training.kernels.families import UNMASKED
 from rl_training.kernels.layers import HEIGHT, Layers, Network, begin, hand_over, put_out, read, take_back
 from rl_training.kernels.reading import features, head_layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.runtime.controls import Now
-from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours, limit
+from rl_training.runtime.updates import OWN_LOSS, Choice, limit
 
 
 def fastest_q_update(trainer: Any, *losses: Any) -> Choice:
     """A compiled twin of a trainer's `improve`, where there can be one."""
-    ours = is_ours(trainer, "improve", "rl_training.runtime.dqn_trainer")
-    own = "" if losses == DQN_LOSSES and ours else OWN_LOSS
-    targets = ("target", "target_weights")
-    return Choice(own, trainer, ("optimizer",), trainer.agent.network, lambda _: QUpdate.of(trainer), targets)
+    own, targets = "" if losses == DQN_LOSSES else OWN_LOSS, ("target", "target_weights")
+    return Choice(
+        own,
+        trainer,
+        ("optimizer",),
+        trainer.agent.network,
+        lambda _: QUpdate.of(trainer),
+        targets,
+        replaced=lambda: not is_ours(trainer, "rl_training.runtime.dqn_trainer", "improve"),
+    )
 
 
 class QUpdate:

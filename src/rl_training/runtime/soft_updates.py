@@ -26,17 +26,22 @@ from rl_training.data.batch import TransitionBatch
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.branches import add_to_inputs
 from rl_training.kernels.descent import NO_DESCENT, descend, descent_at
+from rl_training.kernels.exact import is_ours
 from rl_training.kernels.layers import HEIGHT, Layers, begin, hand_over, network_at, put_out, read, take_back
 from rl_training.kernels.reading import features, gaussian_layers, twin_layers
 from rl_training.kernels.records import Kept, read_as
 from rl_training.networks.soft_actor_critic import LOG_STD_BOUNDS
-from rl_training.policies.squashed import SquashedPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.optim import rate
-from rl_training.runtime.updates import OWN_LOSS, Choice, is_ours
+from rl_training.runtime.updates import OWN_LOSS, Choice
 
 Twins = tuple[Layers, Layers]
-SAMPLE = SquashedPolicy.sample  # which compiled code stands in for
+METHODS = (
+    "improve",
+    "improve_critics",
+    "improve_actor",
+    "adjust_temperature",
+)  # that compiled code stands in for
 LEARNERS = ("critic", "actor", "temperature")  # in the order of their steps
 # What an update says; last come the norms of the learners' gradients.
 CRITIC_LOSS, Q_VALUE, ACTOR_LOSS, LOG_PROB, NORMS = range(5)
@@ -44,16 +49,19 @@ CRITIC_LOSS, Q_VALUE, ACTOR_LOSS, LOG_PROB, NORMS = range(5)
 
 def fastest_soft_updates(trainer: Any, *losses: Any) -> Choice:
     """A compiled twin of a trainer's `improve`, of critics, actor and temperature, where there can be one."""
-    home = "rl_training.runtime.sac_trainer"
-    methods = ("improve", "improve_critics", "improve_actor", "adjust_temperature")
-    ours = all(is_ours(trainer, name, home) for name in methods) and type(trainer.agent).sample is SAMPLE
-    own = "" if losses == SAC_LOSSES and ours else OWN_LOSS
+    own = "" if losses == SAC_LOSSES else OWN_LOSS
     optimizers = ("critic_optimizer", "actor_optimizer", "temperature_optimizer")
     networks, targets = (
         nn.ModuleList([trainer.agent.actor, trainer.critics]),
         ("target_critics", "target_weights"),
     )
-    return Choice(own, trainer, optimizers, networks, lambda _: SoftUpdates.of(trainer), targets)
+
+    def replaced() -> bool:
+        ours = is_ours(trainer, "rl_training.runtime.sac_trainer", *METHODS)
+        return not (ours and is_ours(trainer.agent, "rl_training.policies.squashed", "sample"))
+
+    make = SoftUpdates.of
+    return Choice(own, trainer, optimizers, networks, lambda _: make(trainer), targets, replaced=replaced)
 
 
 class SoftUpdates:

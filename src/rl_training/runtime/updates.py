@@ -22,7 +22,7 @@ from rl_training.algorithms.slopes import Loss, Slopes
 from rl_training.data.batch import RolloutBatch, even_parts, minibatches
 from rl_training.errors import NonFiniteError
 from rl_training.kernels.divergences import UNANCHORED, divergence_addresses
-from rl_training.kernels.exact import Shortcut, taken
+from rl_training.kernels.exact import Shortcut, is_ours, taken
 from rl_training.kernels.families import (
     FAMILIES,
     UNMASKED,
@@ -35,7 +35,6 @@ from rl_training.kernels.layers import HEIGHT, Layers
 from rl_training.kernels.minibatches import Learner, Rows, Slope, descend
 from rl_training.kernels.reading import actor_critic_layers
 from rl_training.kernels.tiles import has_fused_multiplication
-from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import OPTIMIZERS, Optimizer, TwoRateAdam, is_view
@@ -45,8 +44,6 @@ NO_STEP = -1.0  # in place of a norm
 OWN_LOSS = "a loss of one's own"
 STEPPED = frozenset[type[Optimizer]]({*OPTIMIZERS.values(), TwoRateAdam})  # that have a `descent`
 LEARNS = attrgetter("requires_grad")
-# Methods of a policy that compiled code stands in for: it does so for these very functions.
-STANDS_IN_FOR = {name: getattr(ActorCriticPolicy, name) for name in ("evaluate", "outputs_for_loss")}
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
 Evaluate = Callable[[RolloutBatch], tuple[Tensor, ...]]  # those of them that a loss takes
@@ -220,7 +217,8 @@ class Choice:
 
     `optimizers` names the trainer's attributes that it moves by, `targets` a target network and the vector of its
     weights; when one of them is replaced or moves another vector, the choice is made anew. All of `modules` is learned:
-    while a parameter is frozen, torch computes. `known` are the optimizers that have a step in compiled code.
+    while a parameter is frozen, torch computes, and while a method is `replaced` that compiled code stands in for.
+    `known` are the optimizers that have a step in compiled code.
     """
 
     def __init__(
@@ -232,9 +230,10 @@ class Choice:
         make: Callable[[Any], Any],
         targets: tuple[str, ...] = (),
         known: frozenset[type[Optimizer]] = STEPPED,
+        replaced: Callable[[], bool] = lambda: False,
     ) -> None:
         self.hindered, self.trainer, self.names, self.targets = hindered, trainer, optimizers, targets
-        self.modules, self.make, self.known = modules, make, known
+        self.modules, self.make, self.known, self.replaced = modules, make, known, replaced
         self._begin()
 
     def _begin(self) -> None:
@@ -271,7 +270,7 @@ class Choice:
         if any(map(is_not, self._moved(), self.moved)):
             self._begin()
         compiled = taken(self.compiled)
-        return None if self._frozen() else compiled
+        return None if self._frozen() or self.replaced() else compiled
 
     def _frozen(self) -> bool:
         return not all(map(LEARNS, self.learned))
@@ -291,7 +290,7 @@ class Choice:
         if self.path == COMPILED:
             return COMPILED
         unread = "parameters are frozen" if self._frozen() else "the policy is not of dense layers alone"
-        return f"{TORCH} ({self.obstacle or unread})"
+        return f"{TORCH} ({self.obstacle or (OWN_LOSS if self.replaced() else unread)})"
 
 
 class Fastest(Choice):
@@ -305,7 +304,8 @@ class Fastest(Choice):
         known = type(trainer.agent.family) in FAMILIES
         kind = "" if known else f"the distribution {type(trainer.agent.family).__name__}"
         own = "" if loss is slopes.of else OWN_LOSS
-        super().__init__(own or kind, trainer, ("optimizer",), trainer.agent.network, self._compiled)
+        network, replaced = trainer.agent.network, lambda: not evaluates_as_known(trainer.agent)
+        super().__init__(own or kind, trainer, ("optimizer",), network, self._compiled, replaced=replaced)
 
     def _begin(self) -> None:
         evaluate = partial(_evaluate, self.trainer.agent)
@@ -324,12 +324,6 @@ class Fastest(Choice):
     def _normalizes(self) -> bool:
         return "advantage" in self.slopes.columns and self.trainer.config.normalize_advantages
 
-    def taken(self) -> Any:
-        kind = type(self.trainer.agent)
-        own = any(getattr(kind, name) is not ours for name, ours in STANDS_IN_FOR.items())
-        compiled = super().taken()  # asked for in any case: torch's update, too, follows the optimizer
-        return None if own else compiled
-
     def __call__(self) -> Update:
         return self.taken() or self.torch
 
@@ -338,9 +332,9 @@ def _evaluate(agent: Any, minibatch: RolloutBatch) -> Evaluated:
     return agent.evaluate(minibatch["obs"], minibatch["action"])
 
 
-def is_ours(trainer: object, method: str, module: str) -> bool:
-    """Whether a method of a trainer is the one of this module, and no subclass's own."""
-    return bool(getattr(type(trainer), method).__module__ == module)
+def evaluates_as_known(agent: object) -> bool:
+    """Whether a policy evaluates actions by the methods that compiled code stands in for."""
+    return is_ours(agent, "rl_training.policies.actor_critic", "evaluate", "outputs_for_loss")
 
 
 def obstacle(trainer: Any) -> str:
