@@ -14,19 +14,13 @@ from rl_training.algorithms.dreamer import (
     actor_loss,
     bounded_normal,
     continue_loss,
-    decode,
-    draw_one_hot,
     imagined_weights,
     lambda_returns,
     latent_losses,
-    make_bins,
     move_range,
-    symexp,
-    symlog,
-    two_hot,
-    two_hot_loss,
-    unimix,
 )
+from rl_training.algorithms.one_hot import draw_one_hot, unimix
+from rl_training.algorithms.symexp_bins import decode, make_bins, symexp, symlog, two_hot, two_hot_loss
 from rl_training.kernels import bins, fused
 from rl_training.kernels.bins import bins_loss, decode_bins
 from rl_training.networks.dreamer import DreamerNetwork

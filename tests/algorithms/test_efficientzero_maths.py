@@ -21,7 +21,8 @@ from rl_training.algorithms.efficientzero import (
     td_horizons,
     value_prefixes,
 )
-from rl_training.algorithms.muzero import compress, decode
+from rl_training.algorithms.muzero import decode
+from rl_training.algorithms.value_transform import compress
 from rl_training.data.episodes import EpisodeReplay
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.runtime.optim import Adam

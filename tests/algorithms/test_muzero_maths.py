@@ -12,9 +12,7 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.gumbel_muzero import improved_policy_loss, mixed_prior
 from rl_training.algorithms.muzero import (
-    compress,
     decode,
-    expand,
     policy_loss,
     scale_gradient,
     scale_latent,
@@ -23,6 +21,7 @@ from rl_training.algorithms.muzero import (
     unrolled_loss,
     visit_policy,
 )
+from rl_training.algorithms.value_transform import compress, expand
 from rl_training.policies.search import Plan, SearchPolicy, check_search_settings
 
 

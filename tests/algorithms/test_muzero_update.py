@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_muzero_trainer_smoke import TINY
 
-from rl_training.algorithms.muzero import compress, expand
+from rl_training.algorithms.value_transform import compress, expand
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.muzero_trainer import MuZeroConfig, MuZeroTrainer
 from rl_training.state.seeding import seed_everything

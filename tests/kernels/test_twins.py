@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import distributions as reference
 
-from rl_training.algorithms import dreamer, muzero
+from rl_training.algorithms import dreamer, muzero, one_hot, symexp_bins, value_transform
 from rl_training.algorithms.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical
 from rl_training.kernels import bins, fused
 
 STEPS, LANES = 3, 4
-BINS = dreamer.make_bins(255)
+BINS = symexp_bins.make_bins(255)
 
 
 def both_ways(monkeypatch: Any, function: Any, *inputs: torch.Tensor) -> Any:
@@ -69,7 +69,7 @@ def test_the_two_hot_loss_of_windows_is_that_of_their_positions() -> None:
     assert found.shape == (LANES, STEPS)
     for b in range(LANES):
         for k in range(STEPS):
-            y = muzero.compress(target[b, k]).clamp(-10, 10).item()
+            y = value_transform.compress(target[b, k]).clamp(-10, 10).item()
             shares = torch.tensor([max(0.0, 1 - abs(y - atom)) for atom in range(-10, 11)])
             expected = -(shares * logits[b, k].log_softmax(0)).sum()
             torch.testing.assert_close(found[b, k], expected, rtol=1e-4, atol=1e-5)
@@ -136,7 +136,7 @@ def test_double_precision_is_left_to_torch() -> None:
     logits, noise = torch.randn(2, 5, 3, dtype=torch.float64), torch.rand(2, 3, dtype=torch.float64)
     drawn, probs = fused.draw_latent(logits, noise)
     assert drawn.dtype == probs.dtype == torch.float64
-    torch.testing.assert_close(probs, dreamer.unimix(logits), rtol=0, atol=0)
+    torch.testing.assert_close(probs, one_hot.unimix(logits), rtol=0, atol=0)
     single = fused.draw_latent(logits.float(), noise.float())
     assert [part.dtype for part in single] == [torch.float32] * 2
     torch.testing.assert_close(single[0], drawn.float(), rtol=0, atol=0)

@@ -147,6 +147,27 @@ def defined_in(name: str) -> set[str]:
     return {node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)}
 
 
+def test_no_kernel_names_an_algorithm() -> None:
+    """Neither its module nor its paper: kernels state mathematics."""
+    wrong = [(path.name, found) for path in (PACKAGE / "kernels").glob("*.py") for found in named_in(path)]
+    assert wrong == []
+
+
+def named_in(path: Path) -> list[str]:
+    """The names of algorithms in a file, its comments and those in names of classes and modules included."""
+    names = "|".join(name.replace("_", "[_ ]?") for name in SHIPPED)
+    return re.findall(rf"(?<![A-Za-z])(?i:{names})(?![a-z])", path.read_text("utf-8"))
+
+
+def test_an_algorithm_is_found_in_words_modules_and_classes_and_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(
+        "from rl_training.algorithms.dreamer import UNIMIX  # as DreamerV3 has it\n"
+        "class PPOUpdate(EfficientZeroNetwork):  # of supports, abc, gumbel muzero\n"
+    )
+    found = ["dreamer", "Dreamer", "PPO", "EfficientZero", "gumbel muzero"]
+    assert named_in(tmp_path / "kernel.py") == found
+
+
 def test_configs_are_at_most_three_deep() -> None:
     assert [name for name in SHIPPED if depth(config_class_of(name)) > 3] == []
 

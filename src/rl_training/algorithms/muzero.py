@@ -1,7 +1,7 @@
 """MuZero (Schrittwieser et al. 2020, Nature 588; arXiv 1911.08265): planning with a learned model.
 
-Values and rewards are compressed by an invertible transform (Pohlen et al. 2018, arXiv 1805.11593) and learned as
-distributions over the whole numbers -S … S.
+Values and rewards are compressed by the invertible transform h of `value_transform.py` and learned as distributions
+over the whole numbers -S … S.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-EPSILON = 0.001  # of the transform: what keeps its inverse Lipschitz
+from rl_training.algorithms.value_transform import compress, expand
 
 
 class Unrolled(NamedTuple):
@@ -32,21 +32,6 @@ class Targets(NamedTuple):
     value: Tensor  # [K + 1, B]
     reward: Tensor  # [K, B], of the actions
     samples: Tensor | None = None  # [K + 1, B, A, D], where actions are vectors: those that `policy` is about
-
-
-def compress(x: Tensor) -> Tensor:
-    """h(x) = sign(x) (√(|x| + 1) - 1) + ε x."""
-    return x.sign() * ((x.abs() + 1).sqrt() - 1) + EPSILON * x
-
-
-def expand(y: Tensor) -> Tensor:
-    """h⁻¹(y) = sign(y) (q² - 1) with q = (√(1 + 4 ε c) - 1) / 2ε and c = |y| + 1 + ε.
-
-    q is computed as 2 c / (√(1 + 4 ε c) + 1): the difference of two numbers near 1 would lose four digits.
-    """
-    c = y.abs() + (1 + EPSILON)
-    q = 2 * c / ((1 + 4 * EPSILON * c).sqrt() + 1)
-    return y.sign() * (q * q - 1)
 
 
 def decode(logits: Tensor, atoms: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Rewards and values on bins: many rows of a few hundred logits, in one pass over memory each.
+"""Scalars on bins: many rows of a few hundred logits, in one pass over memory each.
 
-What `algorithms.dreamer.decode` and `two_hot_loss` say, for single precision on a CPU; elsewhere those do it.
+What `decode` and `two_hot_loss` of `algorithms.symexp_bins` say, for single precision on a CPU; elsewhere those do it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.dreamer import decode, two_hot, two_hot_loss
+from rl_training.algorithms.symexp_bins import decode, two_hot, two_hot_loss
 from rl_training.compiling import njit
 from rl_training.kernels.compiled import fits
 from rl_training.kernels.functions import FAST

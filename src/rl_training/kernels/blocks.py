@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from rl_training.algorithms.muzero import EPSILON
+from rl_training.algorithms.value_transform import EPSILON
 from rl_training.compiling import njit
 from rl_training.kernels.functions import FAST, fast_tanh
 from rl_training.kernels.supports import C1, C2, C3, C4, C5, C6, LEAST, LOG2_E, ONE_BITS, ROUND
@@ -313,7 +313,7 @@ _sums, _half_sums = _exponentials(LANES), _exponentials(FEW)
 
 @njit(nogil=True)
 def decode_block(logits, out):  # type: ignore[no-untyped-def]
-    """As `algorithms.muzero.decode`: logits [2S + 1, LANES] → the scalars of the first states, as many as `out` has."""
+    """h⁻¹(Σᵢ pᵢ i) of logits [2S + 1, LANES] over -S … S: the scalars of the first states, as many as `out` has."""
     tops, part = np.empty((1, LANES), np.float32), np.empty((2, LANES), np.float32)
     total, weighted = np.zeros(LANES), np.zeros(LANES)
     if len(out) > FEW:
@@ -335,7 +335,7 @@ def decode_block(logits, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def expand_scalar(y):  # type: ignore[no-untyped-def]
-    """As `algorithms.muzero.expand`, of one number: h⁻¹."""
+    """As `algorithms.value_transform.expand`, of one number: h⁻¹."""
     c = abs(y) + (1 + EPSILON)
     q = 2 * c / (math.sqrt(1 + 4 * EPSILON * c) + 1)
     return math.copysign(q * q - 1, y)

@@ -9,7 +9,7 @@ from rl_training.compiling import njit
 # What lets the compiler sum in vector registers; NaN and infinity keep their meaning.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 ZERO = np.float32(0)
-RMS_EPSILON = 1e-4  # of RMSNorm, as DreamerV3 has it
+RMS_EPSILON = 1e-4  # of RMSNorm, in compiled code and in torch alike
 
 
 @njit(fastmath=FAST, inline="always")

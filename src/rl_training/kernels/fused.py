@@ -1,4 +1,4 @@
-"""Three operations of Dreamer's networks, each fused into one pass over memory, with hand-written gradients.
+"""RMSNorm with SiLU, a GRU's step and one-hot draws: each one pass over memory, with hand-written gradients.
 
 torch would run each as a row of small operations, every one of them through all of the memory, and torch's softmax
 over the few classes of a latent is some fifty times slower than the exponentials in it. Where tensors are not single
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.dreamer import UNIMIX, draw_one_hot, straight_through, unimix
+from rl_training.algorithms.one_hot import UNIMIX, draw_one_hot, straight_through, unimix
 from rl_training.compiling import njit
 from rl_training.kernels.compiled import fits
 from rl_training.kernels.functions import FAST, RMS_EPSILON, fast_tanh

@@ -1,4 +1,4 @@
-"""Acting in Dreamer's recurrent model: all steps of a block of rows in one call, without gradients."""
+"""Acting in a recurrent state-space model (RSSM): all steps of a block of rows in one call, without gradients."""
 
 from __future__ import annotations
 

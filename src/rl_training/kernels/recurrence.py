@@ -1,4 +1,4 @@
-"""Dreamer's recurrent model over whole sequences in compiled code: forward, and backward through time by hand.
+"""A recurrent state-space model (RSSM) over whole sequences, compiled: forward, and backward through time by hand.
 
 `networks.rssm` has the equations. Of its weights these are read as panels, in which `multiply` takes them:
 

@@ -8,7 +8,7 @@ nothing can be out of date.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,22 +30,27 @@ from rl_training.kernels.dense import stacked
 from rl_training.kernels.exact import is_exact
 from rl_training.kernels.functions import FAST
 
-if TYPE_CHECKING:
-    from rl_training.networks.muzero import VectorDynamics
-
 # More do not stay in a core's cache from one block to the next: torch, which takes all states at once, wins.
 MOST_WEIGHTS = 1_000_000
+
+
+class Transition(Protocol):
+    """The next state: s + rest(state(s) + action(a))."""
+
+    state: nn.Linear
+    action: nn.Embedding | nn.Linear
+    rest: nn.Sequential
 
 
 class SmallModel:
     """Dynamics and heads for states that are vectors, on the CPU."""
 
-    def __init__(self, dynamics: VectorDynamics, prediction: nn.Module, kind: int) -> None:
+    def __init__(self, dynamics: Transition, prediction: nn.Module, kind: int) -> None:
         self.dynamics, self.prediction, self.kind = dynamics, prediction, kind
         self._look_again()
 
     @classmethod
-    def of(cls, dynamics: VectorDynamics, prediction: nn.Sequential, *more: Any) -> SmallModel | None:
+    def of(cls, dynamics: Transition, prediction: nn.Sequential, *more: Any) -> SmallModel | None:
         """For dense layers whose activation is known here, `dynamics` being exactly ours; None for all others."""
         action = dynamics.action
         rows = is_exact(action, nn.Embedding) or (is_exact(action, nn.Linear) and action.bias is None)

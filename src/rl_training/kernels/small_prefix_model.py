@@ -1,8 +1,8 @@
-"""Planning with EfficientZero's small networks, without torch: states and the memory beside them, in blocks."""
+"""Planning with small networks that predict value prefixes, without torch: states and their memory, in blocks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,18 +12,21 @@ from rl_training.compiling import njit
 from rl_training.kernels.acting import _view
 from rl_training.kernels.blocks import LANES, LINEAR, decode_block, dense, from_block, to_block
 from rl_training.kernels.functions import FAST, fast_tanh
-from rl_training.kernels.small_model import SmallModel, advance, dense_layer
+from rl_training.kernels.small_model import SmallModel, Transition, advance, dense_layer
 
-if TYPE_CHECKING:
-    from rl_training.networks.efficientzero import PrefixMemory
-    from rl_training.networks.muzero import VectorDynamics
+
+class Memory(Protocol):
+    """An LSTM over states, and the layer that makes logits of a value prefix from what it remembers."""
+
+    cell: nn.LSTM
+    head: nn.Linear
 
 
 class SmallPrefixModel(SmallModel):
     """Dynamics, heads and value prefix for states that are vectors, on the CPU."""
 
     def __init__(
-        self, dynamics: VectorDynamics, prediction: nn.Module, kind: int, prefix: PrefixMemory, horizon: int
+        self, dynamics: Transition, prediction: nn.Module, kind: int, prefix: Memory, horizon: int
     ) -> None:
         self.prefix, self.horizon = prefix, horizon
         super().__init__(dynamics, prediction, kind)
@@ -34,7 +37,7 @@ class SmallPrefixModel(SmallModel):
         self.memory = (lstm, dense_layer(self.prefix.head), self.horizon)
 
     def recurrent(self, latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
-        """As `EfficientZeroNetwork.recurrent`."""
+        """As `SmallModel.recurrent`, of states that are dicts: a latent, the memory, the prefix and its steps."""
         if self.parameter.data_ptr() != self.address:
             self._look_again()  # an optimizer has moved the parameters into one vector
         names = ("latent", "hidden", "cell", "prefix", "steps")

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, MultiCategorical
-from rl_training.algorithms.dreamer import bounded_normal, make_bins, unimix
+from rl_training.algorithms.dreamer import bounded_normal
+from rl_training.algorithms.one_hot import unimix
+from rl_training.algorithms.symexp_bins import make_bins
 from rl_training.kernels.bins import decode_bins
 from rl_training.networks.actor_critic import action_family
 from rl_training.networks.reconstruction import Reconstruction

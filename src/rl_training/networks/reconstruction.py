@@ -15,7 +15,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.algorithms.dreamer import symexp, symlog
+from rl_training.algorithms.symexp_bins import symexp, symlog
 from rl_training.kernels.fused import norm_silu
 from rl_training.networks.encoders import OneHot, has_channels_last, is_image, observed, picture_shape
 from rl_training.networks.rssm import BlockLinear, Dense, linear, mlp, truncated_normal

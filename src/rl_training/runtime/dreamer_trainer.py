@@ -16,8 +16,8 @@ from rl_training.algorithms.dreamer import (
     lambda_returns,
     latent_losses,
     move_range,
-    unimix,
 )
+from rl_training.algorithms.one_hot import unimix
 from rl_training.algorithms.sac import polyak
 from rl_training.data.batch import SequenceBatch, on_device
 from rl_training.data.collector import fresh_where_ended
