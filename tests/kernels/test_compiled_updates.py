@@ -419,6 +419,26 @@ def test_other_norms_are_left_to_torch(norm: nn.Module) -> None:
     assert isinstance(update(), TorchUpdate)
 
 
+@pytest.mark.parametrize(
+    ("activation", "place", "name", "value"),
+    [
+        ("elu", 2, "alpha", 0.5),
+        ("gelu", 2, "approximate", "tanh"),
+        ("tanh", 1, "eps", 1e-3),
+    ],
+)
+def test_a_setting_of_a_layer_that_is_changed_in_place_is_seen(
+    activation: str, place: int, name: str, value: Any
+) -> None:
+    policy = actor_critic("categorical", activation=activation, own=Own(layer_norm=True))
+    update = fastest(ppo_loss, PPO_SLOPES, policy, Adam([policy.network]), SimpleNamespace(**DEFAULTS))
+    layer = policy.network.actor_encoder[1][place]
+    before = getattr(layer, name)
+    for changed, kind in ((value, TorchUpdate), (before, CompiledUpdate)):
+        setattr(layer, name, changed)
+        assert isinstance(update(), kind)
+
+
 @pytest.mark.parametrize(("actions", "masked"), CASES)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_a2c_is_torchs_for_every_kind_of_action(actions: str, masked: bool, normalize: bool) -> None:

@@ -17,6 +17,7 @@ from torch import nn
 Path = TypeVar("Path")
 Module = TypeVar("Module", bound=nn.Module)
 
+SETTINGS = ("alpha", "approximate", "eps")  # of activations and norms, which are read once
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -75,6 +76,7 @@ class Shortcut(Generic[Path]):
         self.parts = list(self.module.modules())
         self.attributes = [vars(part) for part in self.parts]
         self.children = [part._modules for part in self.parts if part._modules]
+        self.settings = [(own, name) for own in self.attributes for name in SETTINGS if name in own]
         self.hooks = [getattr(part, name) for part in self.parts for name in HOOKS]
         self.seen = self._now()
         self.path = None if any(self.hooks) else self.make(self.module)
@@ -83,10 +85,11 @@ class Shortcut(Generic[Path]):
         return self._now() != self.seen
 
     def _now(self) -> tuple[Any, ...]:
-        """All that a change would show in: classes, methods put on an instance, parts exchanged, and hooks."""
+        """All that a change would show in: classes, methods put on an instance, settings, parts exchanged, hooks."""
         inside = chain.from_iterable(map(dict.values, self.children))
         kinds, counts = list(map(type, self.parts)), list(map(len, self.attributes))
-        return kinds, counts, list(inside), any(self.hooks)
+        settings = [own.get(name) for own, name in self.settings]
+        return kinds, counts, settings, list(inside), any(self.hooks)
 
     def __getstate__(self) -> Mapping[str, Any]:
         """A copy looks for itself: it belongs to a copy of the module."""
