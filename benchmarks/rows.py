@@ -582,7 +582,8 @@ ALL: list[Row] = [
     ColdStarts(
         name="cold",
         title="numba's first compilation: CPU-seconds of a short run of a shipped config with an empty cache, less "
-        "those of the same run with what the first one left there.",
+        "those of the same run with what the first one left there; and those of a whole command of 256 steps after "
+        "that, imports included.",
         configs=(
             *(
                 "ppo/cartpole",
@@ -601,6 +602,9 @@ ALL: list[Row] = [
             *("dreamer/cartpole", "dreamer/pendulum", "dreamer/cartpole_pixels"),
         ),
         most=10,
+        command=("train", "ppo/cartpole"),
+        steps=256,
+        most_warm=4.5,
     ),
     Threads(
         name="threads",

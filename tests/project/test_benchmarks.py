@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -27,7 +28,7 @@ from benchmarks import (
     threads,
 )
 from benchmarks.__main__ import main
-from benchmarks.comparison import Comparison, Peer, compare, no_worse, standard_error
+from benchmarks.comparison import Comparison, Options, Peer, compare, no_worse, standard_error
 from benchmarks.peers import PeerMissing
 from benchmarks.report import Report, Spread, Verdict, digits, table, write
 from benchmarks.rows import ROWS
@@ -222,20 +223,49 @@ def test_seeds_at_once_are_judged_by_their_share_of_the_cpu_seconds() -> None:
         assert [verdict.passed for verdict in seeds.judge(row, runs).verdicts] == [passed]
 
 
+COLD: dict[str, Any] = dict(most=10, command=("train", "ppo/cartpole"), steps=256, most_warm=4.5)
+
+
 def test_cold_starts_are_judged_by_the_dearest_compilation() -> None:
-    row = compiling.ColdStarts("cold", "Both.", ["dear", "free"], most=10)
+    row = compiling.ColdStarts("cold", "Both.", ["dear", "free"], **COLD)
     made = [["rl_training.one", "int64", 2.0], ["rl_training.other", "int64", 3.0]]
     for seconds, passed in ((12.0, True), (12.1, False)):
         runs = {
             "dear": [(made_up(seconds) | {"compiled": made}, made_up(2.0) | {"compiled": []})],
             "free": [(made_up(2.0) | {"compiled": []},) * 2],
         }
-        report = compiling.judge(row, runs)
-        assert [verdict.passed for verdict in report.verdicts] == [passed]
+        report = compiling.judge(row, runs, [made_up(4.0)])
+        assert [verdict.passed for verdict in report.verdicts] == [passed, True]
         dear, free = (
             [cell.strip() for cell in line.split("|")] for line in report.tables[0].splitlines()[-2:]
         )
         assert dear[-3:-1] == ["2", "other"] and free[-3:-1] == ["0", ""]
+
+
+def test_whole_commands_with_everything_cached_have_a_limit_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two starts with one cache, the second one counts."""
+    asked: list[tuple[str, Any, str]] = []
+
+    def run(module: str, settings: Any) -> Any:
+        asked.append((module, settings, os.environ["NUMBA_CACHE_DIR"]))
+        first = len({cache for _, _, cache in asked}) * 2 > len(asked)
+        whole = 12.0 if first else seconds
+        return made_up(whole if "commands" in settings else 2.0) | {"compiled": []}
+
+    monkeypatch.setattr(compiling, "run", run)
+    row = compiling.ColdStarts("cold", "Both.", ["free"], **COLD)
+    for seconds, passed in ((4.5, True), (4.6, False)):
+        asked.clear()
+        report = row.run(Options())
+        assert [verdict.passed for verdict in report.verdicts] == [True, passed]
+        assert "train ppo/cartpole, 256 steps" in report.tables[1] and f"{seconds:.2f}" in report.tables[1]
+        assert [module for module, _, _ in asked] == ["benchmarks.our_compiling"] * 2 + [
+            "benchmarks.our_commands"
+        ] * 2
+        assert asked[-1][1]["commands"] == [["train", "ppo/cartpole", "total_timesteps=256"]]
+        assert asked[2][2] == asked[3][2] != asked[0][2]
 
 
 def test_threads_are_judged_by_the_seconds_of_the_clock() -> None:
