@@ -366,6 +366,33 @@ def test_a_peer_is_run_with_every_seed_and_goes_on_after_a_failure(
     assert "seed 11: fake_peer printed no result" in capsys.readouterr().err
 
 
+def test_a_peer_alone_is_run_beside_a_kept_result(
+    rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows.write_text(
+        BRIEF + "peer: {library: fake, script: fake_peer, settings: {algorithm: PPO, fails: false}}\n"
+    )
+    Path("benchmarks/peers").mkdir(parents=True)
+    Path("benchmarks/peers/fake.txt").touch()
+    Path("fake_peer.py").write_text(SCRIPT)
+    monkeypatch.setattr(peers, "interpreter", lambda library: sys.executable)
+    assert run("ppo/small", "-q", "--peer-only") == 2
+    assert "has no result at results/ppo/small.json; train it first" in capsys.readouterr().err
+    assert run("ppo/small", "-q") == 0
+    before = Path("results/ppo/small.json").read_bytes()
+    shutil.rmtree("runs")  # as in a clone, which has results and no runs
+    capsys.readouterr()
+    assert run("ppo/small", "-q", "--peer-only") == 0
+    assert "peer         fake 1.5: 21.0, 1 seed\n" in capsys.readouterr().out
+    assert Path("calls").read_text() == "11" and Path("results/ppo/small.json").read_bytes() == before
+    assert not Path("runs/reproduce/ppo/small/s11").exists(), "ours is not trained anew"
+    assert run("ppo/small", "--peer-only", "--verify") == 2
+    assert "goes with neither --zoo nor --verify" in capsys.readouterr().err
+    rows.write_text(rows.read_text().replace('"11"', '"11-12"'))
+    assert run("ppo/small", "-q", "--peer-only") == 2
+    assert "its result is stale (seeds); train it anew" in capsys.readouterr().err
+
+
 def test_a_peer_ends_with_the_process_that_began_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (

@@ -33,6 +33,9 @@ def reproduce(
     peer: Annotated[
         bool, typer.Option("--peer", help="Also train the row's peer, another library, with the same seeds.")
     ] = False,
+    peer_only: Annotated[
+        bool, typer.Option("--peer-only", help="Train only the row's peer, beside the result that is kept.")
+    ] = False,
     zoo: Annotated[
         Path | None, typer.Option(help="Also write the median seed's policy and its card to ZOO/ROW.")
     ] = None,
@@ -53,6 +56,7 @@ def reproduce(
     rl-training reproduce --list
     rl-training reproduce ppo/cartpole --jobs 2
     rl-training reproduce ppo/cartpole --peer
+    rl-training reproduce ppo/cartpole --peer-only
     """
     from rl_training.tools.rows import read_row, row_names
 
@@ -65,8 +69,16 @@ def reproduce(
         return
     if not names:
         raise UserError("name a row, or use --list to see them")
-    places = Places(results, runs, zoo)
-    done = {row.name: run_row(row, jobs, places, peer, verify, json_, quiet) for row in rows}
+    if peer_only and (zoo is not None or verify):
+        raise UserError("--peer-only trains nothing of ours: it goes with neither --zoo nor --verify")
+    places, silent = Places(results, runs, zoo), quiet or json_
+    done = {}
+    for row in rows:
+        if peer_only:
+            run_peer_only(row, places, silent)
+        else:
+            run_row(row, jobs, places, peer, verify, json_, quiet)
+        done[row.name] = kept_result(row, results, json_)
     if json_:
         print_json(done)
 
@@ -81,19 +93,11 @@ class Places(NamedTuple):
 
 def run_row(
     row: "Row", jobs: int, places: Places, with_peer: bool, verify: bool, as_json: bool, quiet: bool
-) -> dict[str, Any]:
+) -> None:
     """Train and score one row; exits with 128 + signal when a signal stopped it, with everything saved."""
-    from rl_training.reporting.results import verdict
     from rl_training.tools.experiment_display import make_experiment_display
-    from rl_training.tools.peers import peer_of, run_peer
-    from rl_training.tools.reproducing import (
-        probe,
-        read_measured,
-        read_result,
-        reproduce,
-        undamaged,
-        verified,
-    )
+    from rl_training.tools.peers import peer_of
+    from rl_training.tools.reproducing import probe, read_result, reproduce, verified
     from rl_training.tools.zoo import ship
 
     results, runs, zoo = places
@@ -101,23 +105,59 @@ def run_row(
         probe(zoo)
     if with_peer:
         peer_of(row)  # before anything is trained
-    display = make_experiment_display(quiet)
     try:
-        experiment = reproduce(row, jobs=jobs, results=results, runs=runs, display=display)
-        if experiment.interrupted:
-            raise stopped(experiment.interrupted)
-        if with_peer:
-            run_peer(row, results=results, runs=runs, tell=(lambda text: None) if quiet or as_json else print)
-    except KeyboardInterrupt:  # while seeds are scored, or the peer trains
+        experiment = reproduce(
+            row, jobs=jobs, results=results, runs=runs, display=make_experiment_display(quiet)
+        )
+    except KeyboardInterrupt:  # while seeds are scored
         raise stopped(signal.SIGINT) from None
-    path = results / f"{row.name}.json"
-    result = read_result(path)
-    assert result is not None
+    if experiment.interrupted:
+        raise stopped(experiment.interrupted)
+    if with_peer:
+        train_peer(row, places, quiet or as_json)
     for seed, told in verified(experiment) if verify else ():
         if not as_json:
             print(f"seed {seed:<7} {told}")
     if zoo is not None and row.zoo:
+        result = read_result(results / f"{row.name}.json")
+        assert result is not None
         ship(row, result, runs, zoo)
+
+
+def run_peer_only(row: "Row", places: Places, silent: bool) -> None:
+    """Train a row's peer beside its kept result, which must be there and of the row as it is now."""
+    from rl_training.tools.peers import peer_of
+    from rl_training.tools.reproducing import read_result, stale, undamaged
+
+    peer_of(row)
+    path = places.results / f"{row.name}.json"
+    result = read_result(path)
+    if result is None:
+        raise UserError(f"{row.name}: has no result at {path}; train it first, with --peer")
+    with undamaged(path):
+        changed, _ = stale(row, result)
+    if changed:
+        raise UserError(f"{row.name}: its result is stale ({'; '.join(changed)}); train it anew, with --peer")
+    train_peer(row, places, silent)
+
+
+def train_peer(row: "Row", places: Places, silent: bool) -> None:
+    from rl_training.tools.peers import run_peer
+
+    try:
+        run_peer(row, results=places.results, runs=places.runs, tell=(lambda text: None) if silent else print)
+    except KeyboardInterrupt:
+        raise stopped(signal.SIGINT) from None
+
+
+def kept_result(row: "Row", results: Path, as_json: bool) -> dict[str, Any]:
+    """The result of a row, whose verdict is printed unless it goes out as JSON."""
+    from rl_training.reporting.results import verdict
+    from rl_training.tools.reproducing import read_measured, read_result, undamaged
+
+    path = results / f"{row.name}.json"
+    result = read_result(path)
+    assert result is not None
     if not as_json:
         measured = read_measured(row, results)
         read = [path, *[results / "peers" / f"{row.name}.json"] * (measured.peer is not None)]
