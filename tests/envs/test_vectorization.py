@@ -18,6 +18,7 @@ from rl_training.envs.compiled import CompiledEnvironments
 from rl_training.envs.environments import Environments
 from rl_training.envs.making import make_environments, with_lanes
 from rl_training.monitoring.display import QuietDisplay
+from rl_training.runtime.workflows import lanes_line
 from rl_training.settings.loading import load_run_config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -35,21 +36,26 @@ def test_it_is_the_default_and_takes_compiled_environments_where_they_are_equal(
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "why"),
     [
-        dict(env_kwargs={"sutton_barto_reward": True}),
-        dict(env_kwargs={"render_mode": "rgb_array"}),
-        dict(wrappers=[{"gymnasium.wrappers:ClipReward": {"min_reward": 0, "max_reward": 1}}]),
-        dict(frame_stack=2),
-        dict(action_repeat=2),
-        dict(time_limit=20),
-        dict(info_metrics=["is_success"]),
-        dict(env_id="rl_training/CartPoleNoVelocity-v1"),
-        dict(env_id="Blackjack-v1"),
+        (dict(env_kwargs={"sutton_barto_reward": True}), "the config has env_kwargs"),
+        (dict(env_kwargs={"render_mode": "rgb_array"}), "the config has env_kwargs"),
+        (dict(wrappers=[{"gymnasium.wrappers:ClipReward": {"min_reward": 0, "max_reward": 1}}]), "wrappers"),
+        (dict(frame_stack=2), "the config has frame_stack"),
+        (dict(action_repeat=2), "the config has action_repeat"),
+        (dict(time_limit=20), "the config has time_limit"),
+        (dict(info_metrics=["is_success"], frame_stack=2), "the config has frame_stack, info_metrics"),
+        (dict(env_id="rl_training/CartPoleNoVelocity-v1"), "a wrapper stands around the environment"),
+        (dict(env_id="Blackjack-v1"), "a wrapper stands around the environment"),
+        (dict(env_id="ALE/Pong-v5"), "ALE/Pong-v5 is not compiled"),
+        (dict(env_id="nobody/MadeThis-v0"), "nobody/MadeThis-v0 is not compiled"),
     ],
 )
-def test_whatever_asks_for_more_gets_gymnasiums_own(more: dict[str, Any]) -> None:
+def test_whatever_asks_for_more_gets_gymnasiums_own_and_is_named(more: dict[str, Any], why: str) -> None:
     assert chosen(**more) == "sync"
+    written = load_config(dict(algo="ppo", env_id="CartPole-v1") | more)
+    line = lanes_line(written, with_lanes(written))
+    assert line.startswith("environments: sync (") and why in line
 
 
 def test_arguments_that_move_get_gymnasiums_own() -> None:
@@ -161,9 +167,12 @@ class Told(QuietDisplay):
         self.lines.append(text)
 
 
-@pytest.mark.parametrize(("more", "expected"), [({}, "compiled"), (dict(frame_stack=2), "sync")])
+@pytest.mark.parametrize(
+    ("more", "expected", "why"),
+    [({}, "compiled", ""), (dict(frame_stack=2), "sync", " (the config has frame_stack)")],
+)
 def test_the_choice_is_in_the_runs_config_and_in_its_first_lines(
-    more: Any, expected: str, tmp_path: Path
+    more: Any, expected: str, why: str, tmp_path: Path
 ) -> None:
     told = Told()
     config = load_config(TINY | dict(algo="ppo", vectorization="auto") | more)
@@ -172,7 +181,7 @@ def test_the_choice_is_in_the_runs_config_and_in_its_first_lines(
     manifest = json.loads((result.run_dir / "manifest.json").read_text())
     assert manifest["config"]["vectorization"] == expected
     assert manifest["paths"]["rollouts"] == ("compiled" if expected == "compiled" else "python")
-    assert f"environments: {expected}" in told.lines[:3]
+    assert f"environments: {expected}{why}" in told.lines[:3]
 
 
 def test_a_run_keeps_to_it_when_the_id_is_registered_anew(monkeypatch: Any, tmp_path: Path) -> None:

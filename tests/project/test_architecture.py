@@ -153,6 +153,13 @@ def test_no_kernel_names_an_algorithm() -> None:
     assert wrong == []
 
 
+def test_no_trainer_knows_of_kernels() -> None:
+    """A trainer asks for the fastest update of its loss; what that is made of is none of its business."""
+    trainers = sorted((PACKAGE / "runtime").glob("*_trainer.py"))
+    assert len(trainers) >= len(SHIPPED)
+    assert [path.name for path in trainers if "kernels" in path.read_text("utf-8")] == []
+
+
 def named_in(path: Path) -> list[str]:
     """The names of algorithms in a file, its comments and those in names of classes and modules included."""
     names = "|".join(name.replace("_", "[_ ]?") for name in SHIPPED)

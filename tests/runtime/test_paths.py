@@ -16,6 +16,8 @@ from runs import assert_same_run, go_on, in_child, kill_and_resume, killed_in_an
 from test_cli import cli
 
 from rl_training import fork, load_config, resume, train
+from rl_training.dynamics.registry import KNOWN
+from rl_training.envs.making import with_lanes
 from rl_training.errors import RunError
 from rl_training.kernels import compiled
 from rl_training.monitoring.display import QuietDisplay
@@ -123,6 +125,21 @@ def test_a_run_that_began_step_by_step_goes_on_so_where_steps_could_be_compiled(
     assert record["rollouts"] == "python"
     kill_and_resume(config, tmp_path / "killed", 2, random.Random(1))
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_run_for_which_auto_chose_sync_goes_on_so_where_it_would_choose_compiled_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config("ppo-compiled", vectorization="auto")
+    with monkeypatch.context() as there:
+        there.delitem(KNOWN, config.env_id)  # as in a version that does not know it yet
+        assert in_child(go_on, config, tmp_path / "whole") == 0
+        assert killed_in_an_iteration(0.3, 0.5, config, tmp_path / "killed") is None
+    assert with_lanes(config).vectorization == "compiled"
+    kill_and_resume(config, tmp_path / "killed", 3, random.Random(1))
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    manifest = json.loads((tmp_path / "killed" / "manifest.json").read_text())
+    assert (manifest["config"]["vectorization"], manifest["paths"]["rollouts"]) == ("sync", "python")
 
 
 def by_gymnasium(monkeypatch: Any) -> None:

@@ -15,6 +15,7 @@ from runs import TINY, Command, assert_same_run
 from test_cli import cli, refused
 
 from rl_training import load_config, train
+from rl_training.dynamics.registry import KNOWN
 from rl_training.envs.making import with_lanes
 from rl_training.errors import RunError, UserError
 from rl_training.monitoring.display import QuietDisplay
@@ -211,10 +212,29 @@ def test_the_first_lines_say_what_a_single_run_says(tmp_path, monkeypatch, capsy
         said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
         first = [
             "defaults for pictures: hidden_sizes: [], shared_trunk: true, ent_coef: 0.01",
+            "environments: sync (the config has env_kwargs)",
             "encoder: NatureCNN for observation 12×12×3 uint8",
+            "updates: torch (the policy is not of dense layers alone)",
+            "rollouts: python (the environments are not compiled)",
             "total_timesteps 100 is rounded up to 112: an iteration has 16 steps",
         ]
         assert [line for line in said if line in first] == ([] if type(display) is QuietSeeds else first)
+
+
+def test_the_first_lines_are_of_the_environments_that_the_experiment_began_with(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(experiments, "_run_all", lambda *_: None)
+    config = load_config(COMPILED)
+    with monkeypatch.context() as there:
+        there.delitem(KNOWN, "CartPole-v1")
+        experiments.train_seeds(config, [1], run_dir=tmp_path / "all", display=PlainSeeds())
+    first = capsys.readouterr().out
+    assert "environments: sync (CartPole-v1 is not compiled" in first
+    experiments.train_seeds(config, [1, 2], run_dir=tmp_path / "all", display=PlainSeeds())
+    then = capsys.readouterr().out
+    assert "environments: sync (as this run began)" in then
+    assert "rollouts: python (the environments are not compiled)" in then
 
 
 COMPILED = dict(algo="ppo", env_id="CartPole-v1", total_timesteps=4096, num_envs=4, num_steps=64)

@@ -134,30 +134,33 @@ def with_lanes(config: Config) -> Config:
     """The config with a `vectorization` in the place of `auto`: compiled where all its environments are."""
     if config.vectorization != "auto":
         return config
-    parts = [config.of_task(name) for name in config.tasks] or [config]
-    chosen = "compiled" if all(compiles(part) for part in parts) else "sync"
+    chosen = "sync" if why_not_compiled(config) else "compiled"
     return config.model_copy(update={"vectorization": chosen})
 
 
-def compiles(config: Config) -> bool:
-    """Whether there are compiled environments that are equal to the one that a config names."""
-    if is_atari(config.env_id) or asks_for_more(config) or config.env_kwargs:
-        return False
+def why_not_compiled(config: Config) -> str:
+    """Why no compiled environments are equal to those that a config names; empty where some are to each."""
+    parts = [config.of_task(name) for name in config.tasks] or [config]
+    return next(filter(None, map(_why_not, parts)), "")
+
+
+def _why_not(config: Config) -> str:
+    if more := asks_for_more(config) or (config.env_kwargs and "the config has env_kwargs"):
+        return more
     try:
-        with closing(make_env(config.env_id, {}, config.max_episode_steps)) as env:
-            return isinstance(compiled_dynamics(env, {}), Dynamics)
+        if not is_atari(config.env_id):
+            with closing(make_env(config.env_id, {}, config.max_episode_steps)) as env:
+                found = compiled_dynamics(env, {})
+                return found if isinstance(found, str) else ""
     except ConfigError:  # which whoever makes it to train in will say, with its place
-        return False
+        pass
+    return f"{config.env_id} is not compiled"
 
 
 def make_compiled(config: Config, count: int, seed: int, stream: str) -> CompiledEnvironments:
     """`count` compiled environments; refuses, in one line, a config that asks for what they are not."""
-    if asks_for_more(config):
-        raise ConfigError(
-            "vectorization: compiled cannot be used: the config has wrappers, frame_stack, action_repeat, time_limit, "
-            "info_metrics or env_kwargs_schedule",
-            ("vectorization",),
-        )
+    if more := asks_for_more(config):
+        raise ConfigError(f"vectorization: compiled cannot be used: {more}", ("vectorization",))
     with closing(make_env(config.env_id, config.env_kwargs, config.max_episode_steps)) as env:
         found = compiled_dynamics(env, config.env_kwargs)
         if isinstance(found, str):
@@ -208,9 +211,18 @@ def environment_protocol(config: Config) -> dict[str, Any]:
     return dataclasses.asdict(AtariSettings.of(config.env_kwargs)) if is_atari(config.env_id) else {}
 
 
-def asks_for_more(config: Config) -> bool:
-    """Whether a config asks for more than the plain environment: layers, moving arguments, or what it reports."""
-    return not Recipe.of(config).is_plain or bool(config.env_kwargs_schedule) or bool(config.info_metrics)
+def asks_for_more(config: Config) -> str:
+    """What a config asks for besides the plain environment (layers, moving arguments, reports); empty if nothing."""
+    more = {
+        "wrappers": config.wrappers,
+        "action_repeat": config.action_repeat > 1,
+        "frame_stack": config.frame_stack > 1,
+        "time_limit": config.time_limit is not None,
+        "env_kwargs_schedule": config.env_kwargs_schedule,
+        "info_metrics": config.info_metrics,
+    }
+    asked = ", ".join(name for name, wanted in more.items() if wanted)
+    return asked and f"the config has {asked}"
 
 
 # What Atari's vector environment takes in the place of each layer: nothing of Python can stand between its games.

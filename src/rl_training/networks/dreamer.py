@@ -11,7 +11,7 @@ from rl_training.algorithms.distributions import Categorical, DiagonalGaussian, 
 from rl_training.algorithms.dreamer import bounded_normal
 from rl_training.algorithms.one_hot import unimix
 from rl_training.algorithms.symexp_bins import make_bins
-from rl_training.kernels.bins import decode_bins
+from rl_training.kernels.bins import bins_loss, decode_bins
 from rl_training.networks.actor_critic import action_family
 from rl_training.networks.reconstruction import Reconstruction
 from rl_training.networks.rssm import RSSM, State, linear, mlp
@@ -120,9 +120,17 @@ class DreamerNetwork(nn.Module):
             features[t + 1, :, :size], features[t + 1, :, size:] = state
         return features, torch.stack(actions)
 
+    def decoded(self, logits: Tensor) -> Tensor:
+        """The numbers [...] that heads say on bins [..., K], without gradients."""
+        return decode_bins(logits, self.bins)
+
+    def bins_loss(self, logits: Tensor, targets: list[Tensor]) -> Tensor:
+        """The cross-entropies of heads on bins [..., K] and two-hot targets [...], summed over the targets."""
+        return bins_loss(logits, targets, self.bins)
+
     def rewards(self, features: Tensor) -> Tensor:
         """Without gradients."""
-        return decode_bins(self.reward(features), self.bins)
+        return self.decoded(self.reward(features))
 
     def live(self, features: Tensor) -> Tensor:
         """The discounted probability that the episode goes on: the head learns γ, and 0 at its end."""

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.data.collector import Carry
-from rl_training.kernels.bins import decode_bins
 from rl_training.networks.dreamer import DreamerNetwork
 from rl_training.networks.rssm import State
 from rl_training.policies.base import NetworkPolicy, most_likely
@@ -49,7 +48,7 @@ class DreamerPolicy(NetworkPolicy):
     @torch.no_grad()
     def value(self, obs: Arrays, carry: Carry) -> np.ndarray:
         state = self.follow(obs, carry)
-        return decode_bins(self.network.critic(state.features), self.network.bins).cpu().numpy()
+        return self.network.decoded(self.network.critic(state.features)).cpu().numpy()
 
     @property
     def num_draws(self) -> int:

@@ -23,7 +23,6 @@ from rl_training.data.batch import SequenceBatch, on_device
 from rl_training.data.collector import fresh_where_ended
 from rl_training.data.streams import StreamReplay, ended, going_on
 from rl_training.envs.environments import Step
-from rl_training.kernels.bins import bins_loss, decode_bins
 from rl_training.networks.rssm import State
 from rl_training.policies.dreamer import DreamerPolicy, stored
 from rl_training.runtime.controls import Knobs, Now
@@ -146,7 +145,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         live = (1 - batch["terminal"]) * now.gamma
         losses = {
             "reconstruction_loss": network.reconstruction.loss(features, batch["obs"]),
-            "reward_loss": bins_loss(network.reward(features), [batch["reward"]], network.bins),
+            "reward_loss": network.bins_loss(network.reward(features), [batch["reward"]]),
             "continue_loss": continue_loss(network.going_on(features).squeeze(-1), live),
             "dynamics_loss": dynamics,
             "representation_loss": representation,
@@ -156,12 +155,11 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
     def imagination_losses(self, state: State, now: Now) -> tuple[dict[str, Tensor], Tensor]:
         """The losses of actor and critic in imagination, and the returns [T, B] of the states it began with."""
         network, slow_critic, _ = learned(self)
-        bins = network.bins
         starts = State(*(part.detach().flatten(0, 1) for part in state))
         features, action = network.imagine(starts, int(now.imagination_horizon))
         logits = network.critic(features[:-1])
         with torch.no_grad():
-            value = torch.cat([decode_bins(part, bins) for part in (logits, network.critic(features[-1:]))])
+            value = torch.cat([network.decoded(part) for part in (logits, network.critic(features[-1:]))])
             live = network.live(features)
             returns = lambda_returns(network.rewards(features), live, value, now.return_lambda)
             weight = imagined_weights(live)[:-1]
@@ -169,11 +167,11 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
             move_range(self.return_low, self.return_high, returns, now.return_rate)
             scale = (self.return_high - self.return_low).clamp_min(1.0)
             advantage = (returns - value[:-1]) / scale
-            slow = decode_bins(slow_critic(features[:-1]), bins)
+            slow = network.decoded(slow_critic(features[:-1]))
         log_prob, entropy = network.family.log_prob_and_entropy(network.policy(features[:-1]), action)
         losses = {
             "policy_loss": actor_loss(log_prob, entropy, advantage, weight, now.entropy_coef),
-            "value_loss": (weight * bins_loss(logits, [returns, slow], bins)).mean(),
+            "value_loss": (weight * network.bins_loss(logits, [returns, slow])).mean(),
             "entropy": entropy.detach().mean(),
             "imagined_return": returns.mean(),
             "return_scale": scale,
@@ -187,8 +185,8 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         live = (1 - batch["terminal"]) * now.gamma
         target = lambda_returns(batch["reward"], live, returns, now.return_lambda, batch["last"])
         with torch.no_grad():
-            slow = decode_bins(slow_critic(features), network.bins)
-        loss = bins_loss(network.critic(features), [target, slow], network.bins)
+            slow = network.decoded(slow_critic(features))
+        loss = network.bins_loss(network.critic(features), [target, slow])
         # What follows an episode's last observation is another episode.
         return ((1 - batch["last"][:-1]) * loss).mean()
 

@@ -28,6 +28,7 @@ PHYSICAL_CORES = torch.get_num_threads()
 
 ROLLOUTS = "rollouts"  # what the record of paths calls the gathering of experience
 EVALUATIONS = "evaluations"  # those during training
+AS_BEGUN = "as this run began"  # why something is not compiled that could be
 PYTHON = "python"  # the path of both where it is not compiled
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -118,7 +119,7 @@ class Trainer(Stateful, Generic[ConfigT]):
         self.as_begun = frozenset(name for name in steps if here.get(name) == COMPILED != paths.get(name))
         for name, part in self.choices().items():
             if paths.get(name) != COMPILED:
-                part.use_torch("as this run began")
+                part.use_torch(AS_BEGUN)
 
     def explained_rollouts(self) -> str:
         """How experience is gathered, and why not in compiled code."""
@@ -127,7 +128,7 @@ class Trainer(Stateful, Generic[ConfigT]):
         why = "compiled code cannot act with this policy"
         if self.config.vectorization != COMPILED:
             why = "the environments are not compiled"
-        return f"{PYTHON} ({'as this run began' if ROLLOUTS in self.as_begun else why})"
+        return f"{PYTHON} ({AS_BEGUN if ROLLOUTS in self.as_begun else why})"
 
     def networks(self) -> list[tuple[str, nn.Module]]:
         """All its networks by name, those of the agent first."""

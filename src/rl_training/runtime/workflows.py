@@ -21,7 +21,7 @@ from rl_training.compiling import telling
 from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
-from rl_training.envs.making import environment_protocol, sees_pictures, with_lanes
+from rl_training.envs.making import environment_protocol, sees_pictures, why_not_compiled, with_lanes
 from rl_training.envs.packages import package_of
 from rl_training.envs.spaces import JOINT, action_codec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
@@ -37,7 +37,8 @@ from rl_training.runtime.engine import Engine, Result, is_over
 from rl_training.runtime.evaluation import evaluate, record
 from rl_training.runtime.observers import Observer, Watch
 from rl_training.runtime.paths import keep_to_paths, record_of, recorded_paths
-from rl_training.runtime.trainer import Trainer, as_seen
+from rl_training.runtime.trainer import AS_BEGUN, Trainer, as_seen
+from rl_training.runtime.updates import COMPILED
 from rl_training.settings.config import Config
 from rl_training.settings.keys import fields_of
 from rl_training.settings.loading import dump_config, given_keys, load_config, load_run_config
@@ -184,8 +185,12 @@ def begin_run(
 
 
 def lanes_line(written: Config, config: Config) -> str:
-    """Line that says which environments `vectorization: auto` chose."""
-    return f"environments: {config.vectorization}" if written.vectorization == "auto" else ""
+    """Line that says which environments `vectorization: auto` chose, and why not compiled ones."""
+    if written.vectorization != "auto":
+        return ""
+    if config.vectorization == COMPILED:
+        return f"environments: {COMPILED}"
+    return f"environments: {config.vectorization} ({why_not_compiled(config) or AS_BEGUN})"
 
 
 def resume(

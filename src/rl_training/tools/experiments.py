@@ -35,6 +35,7 @@ from rl_training.monitoring.display import QuietDisplay
 from rl_training.processes import SIGNALS, end_with_the_parent, ensure_fork_server
 from rl_training.runtime import workflows
 from rl_training.runtime.engine import rounded_up, stop_signals
+from rl_training.runtime.paths import path_lines
 from rl_training.settings.config import Config
 from rl_training.settings.loading import YOUNGER, as_begun, load_config, load_run_config
 from rl_training.settings.picture_defaults import difference, with_picture_defaults
@@ -142,15 +143,20 @@ def train_seeds_until_stopped(
     with workflows.told_of_compiling(display):
         trainer = workflows.make_trainer(config)
     trainer.close()
-    first_lines = [
-        difference(written, config),
-        *trainer.encoders(),
-        *rounded_up(config),
-    ]
+    changed = difference(written, config)
     path = open_experiment(config, run_dir)
     identity = {"seed": config.seed, **(_identity(path) or {})}
-    config = as_begun(in_its_lanes(config, identity), identity)
-    first_lines.insert(1, workflows.lanes_line(written, config))
+    asked, config = with_lanes(config), as_begun(in_its_lanes(config, identity), identity)
+    if config != asked:  # an experiment that began otherwise
+        trainer = workflows.make_trainer(config)
+        trainer.close()
+    first_lines = [
+        changed,
+        workflows.lanes_line(written, config),
+        *trainer.encoders(),
+        *path_lines(trainer),
+        *rounded_up(config),
+    ]
     runs = [SeedRun(seed, path / f"s{seed}") for seed in seeds]
     experiment = Experiment(path, config, runs)
     for run in runs:
