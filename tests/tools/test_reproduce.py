@@ -248,7 +248,7 @@ def test_unknown_rows_and_damaged_results_are_refused(rows: Path, capsys: pytest
     with pytest.raises(RunError, match="damaged"):
         reproducing.read_result(Path("damaged.json"))
     rows.write_text(SMALL.replace("ppo/cartpole", "scalezero/classic").replace("overrides", "# overrides"))
-    with pytest.raises(UserError, match="a row has one task"):
+    with pytest.raises(UserError, match="name one of CartPole-v1"):
         reproducing.reproduce(read_row("ppo/small"), jobs=1, results=Path(), runs=Path(), display=object())  # type: ignore[arg-type]
 
 
@@ -272,6 +272,13 @@ BRIEF = SMALL.replace("12_000", "1_000").replace("11-12", "11").replace("episode
         ("eval_episodes=2", "eval_episode=2", "row ppo/small: "),
         ("family:", "family: [", "small.yaml"),
         ("family:", "\x00", "small.yaml"),
+        ("family:", "task: CartPole-v1\nfamily:", "row ppo/small: task 'CartPole-v1': its config has one"),
+        ("ppo/cartpole", "scalezero/classic", "row ppo/small: "),
+        (
+            "family:",
+            "trained_with: ppo/cartpole\nfamily:",
+            "row ppo/small: no such row as ppo/cartpole, which it is trained with",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_row_is_told_with_its_name(
@@ -281,6 +288,44 @@ def test_what_is_wrong_in_a_row_is_told_with_its_name(
     assert run("ppo/small", "-q") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and told in error and not Path("runs").exists()
+
+
+TASKS = """
+family: Classic control
+config: scalezero/classic
+overrides: ["total_timesteps=96", "learning_starts=48", "checkpoint_interval=96", "eval_interval=48", "eval_episodes=1",
+            "env_ids=[CartPole-v1, FrozenLake-v1]", "solved_returns={}", "num_simulations=2", "max_episode_steps=20"]
+seeds: "11"
+chosen: "nowhere: a row of a test"
+evaluation: {episodes: 3}
+"""
+
+
+def test_tasks_that_are_trained_together_have_a_row_each(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One training; scores and curves are of the row's own task."""
+    pole, lake = rows.with_name("pole.yaml"), rows.with_name("lake.yaml")
+    pole.write_text(TASKS + "task: CartPole-v1\n")
+    lake.write_text(TASKS + "task: FrozenLake-v1\ntrained_with: ppo/pole\n")
+    assert run("ppo/pole", "ppo/lake", "-q") == 0
+    assert [path.name for path in Path("runs/reproduce/ppo").iterdir()] == ["pole"]
+    results = [json.loads(Path(f"results/ppo/{name}.json").read_text()) for name in ("pole", "lake")]
+    balanced, slid = (result["seeds"][0] for result in results)
+    assert balanced["weights_sha256"] == slid["weights_sha256"]
+    assert min(balanced["returns"]) >= 8 and set(slid["returns"]) <= {0.0, 1.0}
+    assert [step for step, _ in slid["curve"]] == [48, 96]
+    assert all(value <= 1 for _, value in slid["curve"]) and all(value >= 8 for _, value in balanced["curve"])
+    for text, told in (
+        (TASKS, "task '': name one of CartPole-v1, FrozenLake-v1"),
+        (
+            TASKS.replace("=96", "=144") + "task: FrozenLake-v1\ntrained_with: ppo/pole\n",
+            "is trained otherwise",
+        ),
+    ):
+        lake.write_text(text)
+        assert run("ppo/lake", "-q") == 2
+        assert told in capsys.readouterr().err
 
 
 def test_an_interruption_while_scoring_loses_nothing(

@@ -34,6 +34,7 @@ from rl_training.runtime.workflows import (
     load_agent,
     made_for,
     make_trainer,
+    of_task,
     refuse_other_config,
     revisions,
     saved_config,
@@ -54,7 +55,7 @@ from rl_training.tools.experiments import (
     seeded,
     train_seeds_until_stopped,
 )
-from rl_training.tools.rows import Row, read_row
+from rl_training.tools.rows import Row, read_row, row_names
 from rl_training.tools.verifying import Verdict, verify
 
 FORMAT = 1
@@ -66,12 +67,11 @@ OUTCOME = {"seed", "steps", "untrained", "score", "returns", "curve", "weights_s
 def reproduce(row: Row, *, jobs: int, results: Path, runs: Path, display: SeedsDisplay) -> Experiment:
     """Train and score every seed of a row, and write its result; it is not written when a signal stopped the seeds."""
     config = config_of(row)
-    if config.tasks:
-        raise UserError(f"{row.name}: a row has one task, and {row.config} has several")
+    refuse_tasks(row, config)
     probe((results / row.name).parent)
     noting: Any = Noting(display, code_digest(config.algo))
     seeds = parse_seeds(row.seeds)
-    experiment = train_seeds_until_stopped(config, seeds, jobs=jobs, run_dir=runs / row.name, display=noting)
+    experiment = train_seeds_until_stopped(config, seeds, jobs=jobs, run_dir=runs / row.runs, display=noting)
     failed = [run for run in experiment.runs if run.status == "failed"]
     if failed:
         raise RunError(f"{row.name}: seed {failed[0].seed} failed: {failed[0].problem}")
@@ -89,6 +89,19 @@ def verified(experiment: Experiment) -> Iterator[tuple[int, Verdict]]:
         if not told.is_good:
             raise RunError(f"{run.path}: {told}")
         yield run.seed, told
+
+
+def refuse_tasks(row: Row, config: Config) -> None:
+    """A row scores one task: it must say which, where its config has several; runs are those of an equal training."""
+    if row.task not in (config.tasks if len(config.tasks) > 1 else ("", *config.tasks)):
+        told = f"name one of {', '.join(config.tasks)}" if config.tasks else "its config has one"
+        raise UserError(f"row {row.name}: task {row.task!r}: {told}")
+    if row.trained_with:
+        if row.trained_with not in row_names():
+            raise UserError(f"row {row.name}: no such row as {row.trained_with}, which it is trained with")
+        other = read_row(row.trained_with)
+        if (other.config, other.overrides, other.seeds) != (row.config, row.overrides, row.seeds):
+            raise UserError(f"row {row.name}: {other.name}, which it is trained with, is trained otherwise")
 
 
 class Noting:
@@ -198,7 +211,7 @@ def _outcome(row: Row, experiment: Experiment, run: SeedRun) -> dict[str, Any]:
     """The score of a seed, once for each set of weights and each way to score them."""
     weights = weights_of(row, run.path)
     asked = {"evaluation": row.evaluation.model_dump(), "weights_sha256": file_digest(weights)}
-    kept = experiment.path / f"s{run.seed}.json"
+    kept = experiment.path / ("-".join(filter(None, [f"s{run.seed}", row.task])) + ".json")
     try:
         said = json.loads(kept.read_bytes())
         if said["asked"] == asked and said["outcome"].keys() == OUTCOME:
@@ -240,10 +253,11 @@ def _score(row: Row, config: Config, run: SeedRun, checkpoint: Path) -> dict[str
     policy = checkpoints.load_checkpoint(checkpoint, only="policy")["policy"]
     refuse_other_config(checkpoint, saved_config(policy), seeded(config, run.seed))
     # The config is the one that the user has asked for, so that what it names may be imported.
-    trained, agent, saved = load_agent(checkpoint, "last", trust=True)
+    trained, agent, saved = of_task(*load_agent(checkpoint, "last", trust=True), row.task or None)
     returns = [returned for returned, _ in play(agent, trained, **how, made_for=made_for(saved))]
     fresh = make_trainer(seeded(config, run.seed))
-    untrained = [returned for returned, _ in play(fresh.agent, fresh.config, **how)]
+    player = fresh.agent.for_task(task) if (task := trained.env_id if config.tasks else "") else fresh.agent
+    untrained = [returned for returned, _ in play(player, fresh.config.of_task(task), **how)]
     fresh.close()
     return {
         "seed": run.seed,
@@ -251,7 +265,7 @@ def _score(row: Row, config: Config, run: SeedRun, checkpoint: Path) -> dict[str
         "untrained": _rounded(float(np.mean(untrained))),
         "score": _rounded(float(np.mean(returns))),
         "returns": [_rounded(returned) for returned in returns],
-        "curve": _curve(run.path),
+        "curve": _curve(run.path, task),
     }
 
 
@@ -259,9 +273,10 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _curve(path: Path) -> list[list[float]]:
+def _curve(path: Path, task: str) -> list[list[float]]:
     """Evaluations during training as [step, mean return], thinned evenly; the last one is kept."""
-    curve = read_run(path, only={SCORE}).curve(SCORE)
+    score = SCORE.replace("/", f"/task/{task}/") if task else SCORE
+    curve = read_run(path, only={score}).curve(score)
     kept = np.unique(np.linspace(0, len(curve.steps) - 1, MOST_POINTS).round().astype(int))
     return [[int(curve.steps[index]), _rounded(float(curve.values[index]))] for index in kept]
 

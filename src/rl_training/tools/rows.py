@@ -56,6 +56,8 @@ class Row(Entry):
     family: str
     config: str
     overrides: tuple[str, ...] = ()
+    task: str = ""  # which one is scored, where the config has several
+    trained_with: str = ""  # another row with the same runs: one training, and a row for each of its tasks
     seeds: str = "11-15"
     chosen: str  # where the settings come from, and which seeds they were chosen on
     evaluation: Evaluation = Evaluation()
@@ -65,6 +67,11 @@ class Row(Entry):
     beside: str = ""  # another row that it is compared with, at equal steps
     not_run: str = ""
     note: str = ""
+
+    @property
+    def runs(self) -> str:
+        """The row whose name its runs have."""
+        return self.trained_with or self.name
 
 
 def row_names() -> list[str]:

@@ -29,7 +29,7 @@ def median_seed(result: Mapping[str, Any]) -> Mapping[str, Any]:
 def ship(row: Row, result: Mapping[str, Any], runs: Path, zoo: Path) -> Path:
     """Write the median seed's policy and its card to `zoo/<row>`; refused where it is too large."""
     seed = median_seed(result)
-    source = weights_of(row, runs / row.name / f"s{seed['seed']}").parent
+    source = weights_of(row, runs / row.runs / f"s{seed['seed']}").parent
     tree = checkpoints.load_checkpoint(source, only="policy")
     step = checkpoints.checkpoint_step(source)
     size = size_of(step, tree)
