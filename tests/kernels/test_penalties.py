@@ -97,7 +97,16 @@ SMALL: dict[str, Any] = dict(
 )
 
 
-@pytest.mark.parametrize("settings", [{}, {"gradient_penalty": "interpolated", "absorbing_states": False}])
+def drawn_shape(seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    hidden = tuple(rng.integers(1, 50, rng.integers(0, 4)).tolist())
+    return dict(discriminator_hidden_sizes=hidden, discriminator_batch_size=int(rng.integers(2, 2 * HEIGHT)))
+
+
+INTERPOLATED: dict[str, Any] = {"gradient_penalty": "interpolated", "absorbing_states": False}
+
+
+@pytest.mark.parametrize("settings", [{}, INTERPOLATED, *map(drawn_shape, range(3))])
 @pytest.mark.parametrize("coefficient", [0.0, 2.0])
 def test_gail_teaches_its_discriminator_as_torch_does(settings: dict[str, Any], coefficient: float) -> None:
     """From the same draws, for more than one block of rows."""

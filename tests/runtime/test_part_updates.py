@@ -171,10 +171,26 @@ def test_the_policy_phase_of_ppg_is_torchs(env_id: str) -> None:
     assert_same(*both("ppg", 3, env_id=env_id, **settings), "policy_optimizer", "critic_optimizer")
 
 
-@pytest.mark.parametrize("env_id", ENVS)
-def test_the_auxiliary_phase_of_ppg_is_torchs(env_id: str) -> None:
+def drawn_shape(seed: int) -> dict[str, Any]:
+    """An environment and sizes of networks and rollouts."""
+    rng = np.random.default_rng(seed)
+    hidden = tuple(rng.integers(1, 50, rng.integers(0, 4)).tolist())
+    steps, lanes = int(rng.integers(2, 90)), int(rng.integers(1, 5))
+    return dict(env_id=ENVS[-1 - seed], hidden_sizes=hidden, num_steps=steps, num_envs=lanes)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("algo", "optimizers"), [("trpo", ["optimizer"]), ("ppg", ["policy_optimizer", "critic_optimizer"])]
+)
+def test_parts_of_any_shape_are_torchs(algo: str, optimizers: list[str], seed: int) -> None:
+    assert_same(*both(algo, 3, num_minibatches=1, **drawn_shape(seed)), *optimizers)
+
+
+@pytest.mark.parametrize("shape", [*(dict(env_id=name) for name in ENVS), *map(drawn_shape, range(3))])
+def test_the_auxiliary_phase_of_ppg_is_torchs(shape: dict[str, Any]) -> None:
     """Held to another policy than it is: of a divergence of 0 the slopes are rounding, whose steps are as long."""
-    found, trainers = [], both("ppg", 1, env_id=env_id, num_minibatches=1, beta_clone=0.8, vf_coef=0.7)
+    found, trainers = [], both("ppg", 1, **shape, num_minibatches=1, beta_clone=0.8, vf_coef=0.7)
     rollout = in_tensors(trainers[0].collector.columns)
     for trainer in trainers:
         update, now = trainer.distillation.taken() or trainer, Controls.of(trainer.config).at(0).after(0)
@@ -245,14 +261,14 @@ def actors(**settings: Any) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("env_id", ENVS)
+@pytest.mark.parametrize("shape", [*(dict(env_id=name) for name in ENVS), *map(drawn_shape, range(3))])
 @pytest.mark.parametrize(
     "switches", [dict(), dict(kl_coef=0.4), dict(kl_coef=0.4, kl_coef_target=1e-4, batch_uses=2)]
 )
-def test_appo_is_torchs(env_id: str, switches: dict[str, Any]) -> None:
+def test_appo_is_torchs(shape: dict[str, Any], switches: dict[str, Any]) -> None:
     more = dict(value_clip_coef=0.2, target_update_interval=2, ent_coef=0.02) | switches
     ours, theirs = (
-        warmed("appo", 3, **actors(env_id=env_id, **more), compiled_updates=how) for how in (True, False)
+        warmed("appo", 3, **actors(**shape, **more), compiled_updates=how) for how in (True, False)
     )
     assert (ours.surrogate.path, theirs.surrogate.path) == ("compiled", "torch")
     assert_same(ours, theirs, "optimizer")
@@ -279,10 +295,7 @@ def test_impala_is_torchs(env_id: str, optimizer: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_impala_of_any_shape_is_torchs(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    hidden = tuple(rng.integers(1, 50, rng.integers(0, 4)).tolist())
-    shape = dict(hidden_sizes=hidden, num_steps=int(rng.integers(2, 90)), num_envs=int(rng.integers(1, 5)))
-    settings = fragments(env_id=ENVS[-1 - seed], **shape)
+    settings = fragments(**drawn_shape(seed))
     ours, theirs = (warmed("impala", 3, **settings, compiled_updates=how) for how in (True, False))
     assert (ours.update.path, theirs.update.path) == ("compiled", "torch")
     pair = ours.optimizer.parameters, theirs.optimizer.parameters
