@@ -33,6 +33,7 @@ EXTRAS = {
     ),
     "pettingzoo": Extra("PettingZoo's parallel environments", {"pettingzoo": "pettingzoo", "mpe2": "mpe2"}),
     "plot": Extra("pictures: schedule --png, compare --png; imagine --video", {"matplotlib": "matplotlib"}),
+    "popgym": Extra("POPGym", {"popgym": "popgym"}),
     "ray": Extra("fleet: ray", {"ray": "ray"}),
     "tensorboard": Extra("tensorboard: true", {"tensorboard": "tensorboard"}),
     "tune": Extra("tune, evolve", {"optuna": "optuna", "matplotlib": "matplotlib"}),

@@ -1,4 +1,4 @@
-"""The presets of MiniGrid, MinAtar, Box2D, dm_control and PettingZoo: a short run each, where its extra is there."""
+"""The presets of MiniGrid, MinAtar, POPGym, Box2D, dm_control and PettingZoo: a short run each, where its extra is there."""
 
 from pathlib import Path
 
@@ -16,6 +16,8 @@ SHORT = ["total_timesteps=600", "eval_episodes=1", "num_envs=6", "max_episode_st
 PRESETS = {
     "ppo/minigrid_doorkey": ("minigrid", ["num_steps=50", "num_minibatches=2"]),
     "ppo/minatar_breakout": ("minatar", ["num_steps=50", "num_minibatches=2"]),
+    "ppo/repeat_previous": ("popgym", ["num_steps=50", "num_minibatches=2"]),
+    "recurrent_ppo/repeat_previous": ("popgym", ["num_steps=50", "num_minibatches=2"]),
     "ppo/lunarlander": ("box2d", ["num_steps=50", "num_minibatches=2"]),
     "sac/dm_cartpole_swingup": ("dm-control", ["learning_starts=300", "batch_size=16"]),
     "ppo/simple_spread": ("pettingzoo", ["num_steps=50", "num_minibatches=2"]),

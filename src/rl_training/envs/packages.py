@@ -27,6 +27,7 @@ PACKAGES = {
     "MiniGrid-": Package("minigrid", "minigrid"),
     "BabyAI-": Package("minigrid", "minigrid"),
     "MinAtar/": Package("minatar", "rl_training.envs.minatar_games", mends=True, revision=2),
+    "popgym-": Package("popgym", "popgym"),
     "dm_control/": Package("dm-control", "shimmy"),
     "LunarLander": Package("box2d"),
     "BipedalWalker": Package("box2d"),
