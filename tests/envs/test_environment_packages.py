@@ -1,4 +1,4 @@
-"""The presets of MiniGrid, MinAtar, POPGym, Box2D, dm_control and PettingZoo: a short run each, where its extra is there."""
+"""The presets of environment packages (MiniGrid, POPGym, Box2D, …): a short run each, where its extra is there."""
 
 from pathlib import Path
 
