@@ -4,10 +4,10 @@
 
 Settings: `algorithm`, `package` (stable_baselines3 unless given), `policy` (MlpPolicy), `env_id`, `num_envs`,
 `env_kwargs`, `atari` (whether frames get the library's own preprocessing, with these options), `arguments` and
-`policy_kwargs` of the algorithm, `linear` (names of arguments that fall to 0 over the run), `warm_up` (steps of
-a first training that is not measured; 0: none), `jitted` (whether the first training is of the model that is measured,
-for each model compiles anew: what that takes is `compile_seconds`), `steps`, `seed`, `episodes`, `deterministic`
-(whether these are greedy, true unless given).
+`policy_kwargs` of the algorithm, `critic_learning_rate` (of SAC's critics, where the library has one rate for all),
+`linear` (names of arguments that fall to 0 over the run), `warm_up` (steps of a first training that is not measured;
+0: none), `jitted` (whether the first training is of the model that is measured, for each model compiles anew: what that
+takes is `compile_seconds`), `steps`, `seed`, `episodes`, `deterministic` (whether these are greedy, true unless given).
 """
 
 from __future__ import annotations
@@ -62,10 +62,24 @@ def make_model(settings: dict[str, Any], algorithm: Any) -> Any:
     )
 
 
+def with_critic_rate(algorithm: Any, learning_rate: float) -> Any:
+    """An off-policy algorithm whose critics learn at a rate of their own."""
+
+    class Apart(algorithm):  # type: ignore[misc]
+        def _update_learning_rate(self, optimizers: Any) -> None:
+            super()._update_learning_rate(optimizers)
+            for group in self.critic.optimizer.param_groups:
+                group["lr"] = learning_rate
+
+    return Apart
+
+
 def main(settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     package = import_module(settings.get("package") or "stable_baselines3")
     algorithm = getattr(package, settings["algorithm"])
+    if settings.get("critic_learning_rate") is not None:
+        algorithm = with_critic_rate(algorithm, settings["critic_learning_rate"])
     more = {}
     if settings.get("jitted"):
         model = make_model(settings, algorithm)
