@@ -452,6 +452,8 @@ RUNS: dict[str, dict[str, Any]] = {
         **TINY_DREAMER,
         refresh_latents=True,
         train_ratio_schedule="linear:0.5",
+        learning_rate_warmup_steps=400,
+        warmup_begins="learning",
     ),
 }
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -34,6 +34,7 @@ def test_the_scheduled_entropy_coefficient_is_in_the_final_metrics(tmp_path: Any
         imagination_horizon_schedule={"type": "linear", "start": 2, "end": 5},
         train_ratio_schedule={"type": "step", "points": [[0, 1.6], [400, 3.2]]},
         learning_rate_warmup_steps=100,
+        warmup_begins="learning",
         dynamics_scale_schedule="cosine:0.5",
     )
     result = train_dreamer(config, run_dir=tmp_path / "run")
@@ -42,6 +43,8 @@ def test_the_scheduled_entropy_coefficient_is_in_the_final_metrics(tmp_path: Any
     assert result.metrics["dynamics_scale"] == 0.5
     assert np.isfinite(result.metrics["loss"])
     lines = knobs_in_training_lines(result, config)
+    rates = [line["learning_rate"] for line in lines if line["step"] in (100, 150, 500)]
+    assert rates == pytest.approx([4e-5 * share for share in (0.51, 1, 1)])
     middle = next(line for line in lines if line["step"] == 250)
     assert middle["entropy_coef"] == pytest.approx(3e-3 + 0.5 * (3e-4 - 3e-3))
     assert evaluate_checkpoint(tmp_path / "run", episodes=2, seed=4) == evaluate_checkpoint(

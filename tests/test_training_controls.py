@@ -89,6 +89,52 @@ def test_warm_up_multiplies_the_schedule(name: str, resolver: Any) -> None:
 
 @each_form
 @each_knob
+def test_warm_up_may_begin_where_learning_begins(name: str, resolver: Any, form: Any) -> None:
+    warmed = {name: 8, f"{name}_warmup_steps": 4, "total_timesteps": 1000, "learning_starts": 100}
+    least = 1 if name == "num_simulations" else 0
+    config = form(warmed | {"warmup_begins": "learning"})
+    assert [resolver(config, step=step) for step in (0, 99, 100, 101, 102, 103, 104, 900)] == [
+        *(least, least),
+        *(2, 4, 6, 8, 8, 8),
+    ]
+    assert resolver(form(warmed | {"warmup_begins": "run"}), step=3) == 8
+    # One step of warm-up is none.
+    single = form(warmed | {"warmup_begins": "learning", f"{name}_warmup_steps": 1})
+    assert resolver(single, step=0) == 8
+
+
+@pytest.mark.parametrize("algo", ["sac", "dqn", "dreamer", "muzero", "efficientzero", "scalezero"])
+def test_the_first_update_has_the_first_step_of_the_warm_up(algo: str) -> None:
+    """With warm-ups that begin with the run, an update after 500 of 1000 steps has half of the rate already."""
+    env = {"sac": "Pendulum-v1"}.get(algo, "CartPole-v1")
+    warmed = dict(algo=algo, env_id=env, learning_starts=500, learning_rate=1.0, total_timesteps=10_000)
+    warmed |= dict(learning_rate_warmup_steps=1000)
+    rates = {
+        begins: [
+            Controls.of(load_config(warmed | {"warmup_begins": begins})).at(500).after(steps).learning_rate
+            for steps in (0, 499, 999, 2000)
+        ]
+        for begins in ("run", "learning")
+    }
+    assert rates == {"run": [0.501, 1, 1, 1], "learning": [0.001, 0.5, 1, 1]}
+
+
+def test_warm_ups_that_begin_with_learning_are_warned_of() -> None:
+    dqn = dict(algo="dqn", env_id="CartPole-v1", total_timesteps=10_000, learning_starts=5_000)
+    dqn |= dict(warmup_begins="learning")
+    assert controls.idle_knobs(load_config(dqn)) == ["warmup_begins: no effect, because nothing is warmed up"]
+    assert controls.idle_knobs(load_config(dqn | dict(learning_rate_warmup_steps=5_000))) == []
+    (found,) = controls.idle_knobs(load_config(dqn | dict(learning_rate=1.0, learning_rate_warmup_steps=8_000)))
+    assert found == (
+        "learning_rate_warmup_steps: ends after the run of 10,000 steps, so learning_rate never gets above 0.625 "
+        "(without the warm-up: 1)"
+    )
+    with pytest.raises(ConfigError, match="warmup_begins"):
+        load_config(dict(algo="ppo", env_id="CartPole-v1", warmup_begins="learning"))
+
+
+@each_form
+@each_knob
 def test_refusals(name: str, resolver: Any, form: Any) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({name: "high"}, "must be a number"),

@@ -95,6 +95,8 @@ OWN_PARTS = frozenset(
         "wrappers:DropText",
         "wrappers:EncodeText",
         "wrappers:PreviousActionAndReward",
+        "wrappers:ActionRepeat",
+        "wrappers:Pixels",
         "partial:OnlyEntries",
     )
 )

@@ -1,10 +1,15 @@
 """The presets of environment packages (MiniGrid, POPGym, Box2D, …): a short run each, where its extra is there."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
+
+from runs import TINY_DREAMER
 
 from rl_training import evaluate_checkpoint, load_config, train
 from rl_training.envs import making
@@ -12,6 +17,7 @@ from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError
 from rl_training.extras import missing_packages
 
+TINY = ["learning_starts=300", "train_ratio=3.2", *(f"{name}={number}" for name, number in TINY_DREAMER.items())]
 SHORT = ["total_timesteps=600", "eval_episodes=1", "num_envs=6", "max_episode_steps=40"]
 PRESETS = {
     "ppo/minigrid_doorkey": ("minigrid", ["num_steps=50", "num_minibatches=2"]),
@@ -20,8 +26,13 @@ PRESETS = {
     "recurrent_ppo/repeat_previous": ("popgym", ["num_steps=50", "num_minibatches=2"]),
     "ppo/lunarlander": ("box2d", ["num_steps=50", "num_minibatches=2"]),
     "sac/dm_cartpole_swingup": ("dm-control", ["learning_starts=300", "batch_size=16"]),
+    "dreamer/dm_cartpole_swingup": ("dm-control", TINY),
+    "dreamer/dm_walker_walk": ("dm-control", [*TINY, "buffer_size=2000", "train_ratio=1.6"]),
+    "dreamer/minatar_breakout": ("minatar", TINY),
     "ppo/simple_spread": ("pettingzoo", ["num_steps=50", "num_minibatches=2"]),
 }
+# Those that look through a camera, which not every machine has.
+PICTURES = ("dreamer/dm_cartpole_swingup_pixels", "dreamer/dm_walker_walk_pixels")
 
 
 def need(extra):
@@ -44,6 +55,62 @@ def test_a_preset_trains_and_is_evaluated(preset, tmp_path):
 def test_a_preset_says_which_extra_it_needs(preset):
     first = (Path(__file__).parents[2] / "configs" / f"{preset}.yaml").read_text("utf-8").splitlines()[0]
     assert f"the extra `{PRESETS[preset][0]}`" in first
+
+
+@pytest.mark.parametrize("preset", PICTURES)
+def test_a_preset_of_pictures_says_what_it_needs(preset):
+    comment = (Path(__file__).parents[2] / "configs" / f"{preset}.yaml").read_text("utf-8").partition("algo:")[0]
+    assert "the extra `dm-control`" in comment and "MUJOCO_GL=egl" in comment and "(not measured)" in comment
+
+
+RENDERED = """
+import json, sys
+import numpy as np, pytest
+from pathlib import Path
+from runs import TINY_DREAMER, assert_same_run, stopped_after
+from rl_training import evaluate_checkpoint, load_config, resume, train
+from rl_training.envs.layers import Recipe
+from rl_training.envs.making import make_whole
+
+preset, folder = sys.argv[1], Path(sys.argv[2])
+short = dict(total_timesteps=60, num_envs=2, time_limit=10, learning_starts=30, train_ratio=3.2, eval_episodes=1)
+short |= dict(eval_interval=60, checkpoint_interval=20, buffer_size=200, cnn_depth=2)
+config = load_config(preset, [f"{key}={json.dumps(value)}" for key, value in (short | TINY_DREAMER).items()])
+env = make_whole(Recipe.of(config))
+try:
+    first, _ = env.reset(seed=1)
+except RuntimeError as error:
+    print(error)
+    sys.exit(3)
+assert first.shape == (64, 64, 3) and first.dtype == np.uint8 and first.std() > 10
+for _ in range(5):
+    seen, reward, *_ = env.step(np.ones(env.action_space.shape))
+assert (seen != first).any()
+again, _ = env.reset(seed=1)
+assert np.array_equal(again, first)
+env.close()
+whole = train(config, run_dir=folder / "whole", quiet=True).run_dir
+with stopped_after(20, pytest.MonkeyPatch()):
+    train(config, run_dir=folder / "run", quiet=True)
+resume(folder / "run", quiet=True)
+assert_same_run(whole, folder / "run")
+assert evaluate_checkpoint(whole, episodes=1)["mean_length"] == 10
+"""
+
+
+@pytest.mark.parametrize("preset", PICTURES)
+def test_dm_control_is_learned_from_pixels_and_resumed(preset, tmp_path):
+    """In a process of its own: how MuJoCo renders is decided when dm_control is imported."""
+    need("dm-control")
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    for renderer in ("egl", "osmesa"):
+        environment = os.environ | {"MUJOCO_GL": renderer, "PYTHONPATH": paths}
+        command = [sys.executable, "-c", RENDERED, preset, str(tmp_path / renderer)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        assert done.returncode == 3 or "OpenGL" in done.stderr, done.stderr
+    pytest.skip("pixels of dm_control cannot be rendered: install EGL (libegl1) or OSMesa (libosmesa6)")
 
 
 def test_a_game_of_minatar_follows_from_its_seed_and_actions():

@@ -51,6 +51,49 @@ def stacked(space, first, count, steps):
     return obs
 
 
+class Painted(gym.Env):
+    """Renders how often it was stepped."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, render_mode=None, side=8, fails=False):
+        self.render_mode, self.fails, self.rendered = render_mode, fails, 0
+        self.picture = np.zeros((side, side, 3), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        self.picture[:] = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.picture += 1
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    def render(self):
+        if self.fails:
+            raise OSError("no context")
+        self.rendered += 1
+        return self.picture
+
+
+def test_pixels_are_rendered_once_for_each_action_and_are_copies():
+    bare = Painted("rgb_array")
+    env = ours.Pixels(ours.ActionRepeat(bare, 3), size=8)
+    assert env.observation_space == spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    seen = [env.reset(seed=0)[0], *(env.step(1)[0] for _ in range(2))]
+    assert [np.unique(picture).tolist() for picture in seen] == [[0], [3], [6]]
+    assert bare.rendered == 3
+    assert env.step(1)[1] == 3.0
+
+
+def test_pixels_that_cannot_be_shown_are_refused():
+    with pytest.raises(ValueError, match=r"env_kwargs: \{render_mode: rgb_array\}"):
+        ours.Pixels(Painted())
+    with pytest.raises(ValueError, match=r"renders \(8, 8, 3\), not \(64, 64, 3\); set the size in env_kwargs"):
+        ours.Pixels(Painted("rgb_array")).reset()
+    with pytest.raises(RuntimeError, match=r"cannot render \(no context\).*MUJOCO_GL=egl"):
+        ours.Pixels(Painted("rgb_array", fails=True)).reset()
+
+
 def test_vectors_are_stacked_one_after_the_other_and_an_episode_begins_with_copies():
     space, first = spaces.Box(0.0, 9.0, (2,), np.float32), np.array([1.0, 0.5], np.float32)
     assert stacked(space, first, 3, 0).tolist() == [1.0, 0.5] * 3

@@ -11,6 +11,7 @@ from rl_training.envs.atari import is_atari
 from rl_training.envs.compiled import AnyEnvironments
 from rl_training.envs.environments import Step
 from rl_training.envs.lanes import Observation
+from rl_training.settings.config import Config
 from rl_training.state.leaves import require
 
 
@@ -30,9 +31,10 @@ def step_and_store(
     return step
 
 
-def stacked_frames(env_id: str, obs: Observation) -> int:
+def stacked_frames(config: Config, obs: Observation) -> int:
     """How many frames of an observation slide by one a step, so that a replay keeps each once: 1 if none does."""
-    return len(obs[0]) if is_atari(env_id) else 1
+    grey = is_atari(config.env_id) and config.env_kwargs.get("grayscale", True)
+    return len(obs[0]) if grey else 1
 
 
 def whole_updates(owed: float) -> tuple[int, float]:

@@ -14,11 +14,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from rl_training.envs.lanes import Actions, Observation, Stepped, VectorLanes
 from rl_training.errors import ConfigError, about, add_extra, did_you_mean
 from rl_training.settings.config import ATARI
-from rl_training.trees import tree_map
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -39,6 +39,7 @@ class AtariSettings:
     frame_skip: int = 4  # emulator frames per action; the last two are maxed
     frame_stack: int = 4  # frames per observation
     frame_size: int = 84  # pixels per side
+    grayscale: bool = True  # or red, green and blue: [size, size, 3 · stack] in place of [stack, size, size]
     fire_reset: bool = True  # press FIRE after a reset where the game has it
     full_action_space: bool = False  # all 18 actions instead of those the game reads
 
@@ -91,6 +92,7 @@ def make_atari_lanes(
         full_action_space=settings.full_action_space,
         img_height=settings.frame_size,
         img_width=settings.frame_size,
+        grayscale=settings.grayscale,
         stack_num=settings.frame_stack,
         frameskip=settings.frame_skip,
         noop_max=settings.noop_max,
@@ -98,7 +100,8 @@ def make_atari_lanes(
         reward_clipping=False,
         episodic_life=False,
     )
-    return AtariLanes(envs, settings.reward_clipping, training and settings.terminal_on_life_loss)
+    ends = training and settings.terminal_on_life_loss
+    return AtariLanes(envs, settings.reward_clipping, ends, settings.grayscale)
 
 
 class AtariLanes(VectorLanes):
@@ -110,8 +113,14 @@ class AtariLanes(VectorLanes):
 
     steps_per_seed = 2000
 
-    def __init__(self, envs: Any, reward_clipping: bool, terminal_on_life_loss: bool) -> None:
+    def __init__(
+        self, envs: Any, reward_clipping: bool, terminal_on_life_loss: bool, grayscale: bool
+    ) -> None:
         super().__init__(envs)
+        self.grayscale = grayscale
+        if not grayscale:
+            stack, side, _, colours = self.observation_space.shape
+            self.observation_space = spaces.Box(0, 255, (side, side, stack * colours), np.uint8)
         self.reward_clipping = reward_clipping
         self.terminal_on_life_loss = terminal_on_life_loss
         self.has_time_limit = True
@@ -125,7 +134,7 @@ class AtariLanes(VectorLanes):
         ordered = np.array([-1 if seed_of[lane] is None else seed_of[lane] for lane in sorted(seed_of)])
         obs, info = self.envs.reset(seed=ordered, options={"reset_mask": mask})  # type: ignore[arg-type]
         self.lives = info["lives"].copy()
-        return tree_map(lambda column: column[list(lanes)], obs)
+        return self._shown(obs)[list(lanes)]
 
     def step(self, actions: Actions) -> Stepped:
         obs, score, terminated, truncated, info = self.envs.step(actions)
@@ -134,4 +143,9 @@ class AtariLanes(VectorLanes):
             terminated = terminated | (info["lives"] < self.lives)
         self.lives = info["lives"].copy()
         reward = np.sign(score) if self.reward_clipping else score
+        obs = self._shown(obs)
         return Stepped(obs, reward.astype(np.float64), terminated, truncated, score, over)
+
+    def _shown(self, frames: np.ndarray) -> np.ndarray:
+        """Grey frames [N, S, H, W] as they are; coloured ones [N, S, H, W, 3] as pictures [N, H, W, 3 · S]."""
+        return frames if self.grayscale else np.concatenate(list(frames.swapaxes(0, 1)), -1)

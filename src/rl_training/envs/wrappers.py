@@ -178,6 +178,37 @@ class ActionRepeat(gym.Wrapper[Any, Any, Any, Any]):
         return obs, total, terminated, truncated, info
 
 
+class Pixels(_Observed):
+    """Shows what the environment renders in place of its observation: an RGB picture of `size` × `size` bytes.
+
+    The environment renders that size itself. Where a picture takes long, `ActionRepeat` goes before it in `wrappers`: what
+    happens between two decisions is then not rendered.
+    """
+
+    def __init__(self, env: Env, size: int = 64) -> None:
+        if env.render_mode != "rgb_array":
+            raise ValueError("Pixels needs env_kwargs: {render_mode: rgb_array}")
+        self.size = size
+        super().__init__(env)
+
+    def shown_space(self, space: Space) -> Space:
+        return spaces.Box(0, 255, (self.size, self.size, 3), np.uint8)
+
+    def shown(self, obs: Any) -> Any:
+        try:
+            picture = np.asarray(self.env.render())
+        except Exception as error:
+            raise RuntimeError(
+                f"Pixels: it cannot render ({error}); without a screen, MUJOCO_GL=egl or MUJOCO_GL=osmesa in the "
+                "environment of the process helps MuJoCo"
+            ) from error
+        if picture.shape != self.observation_space.shape:
+            raise ValueError(
+                f"Pixels: it renders {picture.shape}, not {self.observation_space.shape}; set the size in env_kwargs"
+            )
+        return picture.copy()  # renderers may write the next one into the same memory
+
+
 class FrameStack(_Observed):
     """Shows the last `count` observations: pictures along their channels, vectors one after the other.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl_training.errors import UserError, add_extra
-from rl_training.runtime.controls import Controls
+from rl_training.runtime.controls import BEGINS, LEARNING, Controls
 from rl_training.settings.config import Config
 from rl_training.settings.picture_defaults import unwritten
 from rl_training.terminal import printable_line
@@ -108,7 +108,8 @@ def _title(config: Config, curve: Curve) -> str:
     if not {low, high} <= {first, last}:
         title += f", between {low:.4g} and {high:.4g}"
     warmup = getattr(config, f"{curve.name}_warmup_steps", None)
-    return title + (f", warm-up over {warmup:,} steps" if warmup else "")
+    from_learning = " from the first update on" if getattr(config, BEGINS, None) == LEARNING else ""
+    return title + (f", warm-up over {warmup:,} steps{from_learning}" if warmup else "")
 
 
 def _chart(config: Config, curve: Curve) -> list[str]:

@@ -8,9 +8,9 @@ For a knob `clip_coef` a config may hold, under any of the knob's spellings,
 
 and its value at a step is
 
-    value(step) = schedule(step) · min(1, (step + 1) / warmup_steps),
+    value(step) = schedule(step) · clip((step - b + 1) / warmup_steps, 0, 1),
 
-never below the knob's lower bound. A whole-number knob is rounded (a half goes to the even neighbour) and
+never below the knob's lower bound; b is 0, or `learning_starts` where the config says `warmup_begins: learning`. A whole-number knob is rounded (a half goes to the even neighbour) and
 then held within its range; any other knob whose value or schedule leaves its range is refused when it is
 read. To hold a value for a while and not ramp it, give its schedule a `delay`.
 """
@@ -18,7 +18,7 @@ read. To hold a value for a while and not ramp it, give its schedule a `delay`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -41,6 +41,8 @@ SCHEDULE = "_schedule"
 WARMUP = "_warmup_steps"
 AUTO = "auto"  # what a knob says that the algorithm tunes by itself
 PARTS = ("", SCHEDULE, WARMUP)  # what follows a knob's name in a config
+BEGINS = "warmup_begins"  # the key that says where warm-ups begin
+LEARNING = "learning"  # its value for: where learning begins
 ARGUMENT = "env_kwargs/"  # before the name of an environment's argument that moves
 ARGUMENTS = "env_kwargs_schedule"
 
@@ -80,14 +82,16 @@ class Knob(NamedTuple):
     schedule: Schedule | None
     warmup_steps: int
     total: int | None
+    warmup_begins: int = 0
 
     def __call__(self, step: int) -> float | int | None:
         return None if self.schedule is None else self.held(self.schedule(step, self.total), step)
 
     def held(self, value: float, step: int) -> float | int:
         """What its schedule says at a step, warmed up and within its range."""
-        if step + 1 < self.warmup_steps:
-            value *= (step + 1) / self.warmup_steps
+        warmed = step - self.warmup_begins + 1
+        if self.warmup_steps > 1 and warmed < self.warmup_steps:
+            value *= max(0, warmed) / self.warmup_steps
         if self.control.integer:
             value = round(value)
         # The upper bound only matters to whole numbers: others that could pass it were refused.
@@ -154,9 +158,12 @@ def split_key(key: str) -> tuple[Control, str, str] | None:
 
 
 def compile_knob(
-    control: Control, name: str, value: Any, schedule: Any, warmup_steps: Any, total: Any
+    control: Control, name: str, value: Any, schedule: Any, warmup_steps: Any, total: Any, begins: int = 0
 ) -> Knob:
-    """Check one knob and compile it; `name` is how messages call it. Raises KnobError, a ValueError."""
+    """Check one knob and compile it; `name` is how messages call it. Raises KnobError, a ValueError.
+
+    begins: the step at which its warm-up begins
+    """
     part = ""
     try:
         if value is not None:
@@ -173,7 +180,7 @@ def compile_knob(
     except ScheduleError as error:
         text = str(error) if str(error).startswith(name) else f"{name}{part}: {error}"
         raise KnobError(text, name, part, error.key) from None
-    return Knob(control, compiled, warmup_steps, total)
+    return Knob(control, compiled, warmup_steps, total, begins)
 
 
 def _check_range(control: Control, name: str, low: float, high: float) -> None:
@@ -213,8 +220,14 @@ def resolve(name: str, config: object, step: int) -> Any:
         spelling = control.name
         value = None if any(read(name, 0) is None for name in control.spellings) else control.default
     schedule, warmup_steps = read(spelling + SCHEDULE), read(spelling + WARMUP)
-    knob = compile_knob(control, spelling, value, schedule, warmup_steps, read("total_timesteps"))
+    total, begins = read("total_timesteps"), _warmup_begins(read)
+    knob = compile_knob(control, spelling, value, schedule, warmup_steps, total, begins)
     return knob(whole(step, "step"))
+
+
+def _warmup_begins(read: Callable[[str], Any]) -> int:
+    """The step at which the warm-ups of a config begin, whose keys `read` gives."""
+    return whole(read("learning_starts") or 0, "learning_starts") if read(BEGINS) == LEARNING else 0
 
 
 def two_spellings(first: str, second: str) -> str:
@@ -421,7 +434,7 @@ def _checked(standing: Standing, schedule: Plateau | KLAdaptive, name: str) -> S
 
 def compile_knobs(config: Any) -> dict[str, Knob]:
     """Every knob of a config object, by the name of its field. Raises KnobError."""
-    knobs = {}
+    knobs, begins = {}, _warmup_begins(lambda key: getattr(config, key, None))
     for name, control in controls_of(type(config)).items():
         value, schedule, warmup = (getattr(config, name + part, None) for part in PARTS)
         if value == AUTO:
@@ -431,7 +444,7 @@ def compile_knobs(config: Any) -> dict[str, Knob]:
                     f"{name}{part}: {name} is auto, so it is learned and cannot be scheduled", name, part
                 )
             continue
-        knobs[name] = compile_knob(control, name, value, schedule, warmup, config.total_timesteps)
+        knobs[name] = compile_knob(control, name, value, schedule, warmup, config.total_timesteps, begins)
     return knobs | _compile_arguments(config)
 
 
@@ -465,6 +478,8 @@ def idle_knobs(config: Any) -> list[str]:
             problems.append((name + SCHEDULE, off or _idle_schedule(name, knob, config.steps_per_iteration)))
         if knob.warmup_steps > 1:
             problems.append((name + WARMUP, off or _idle_warmup(name, knob)))
+    if getattr(config, BEGINS, None) == LEARNING and not any(key.endswith(WARMUP) for key, _ in problems):
+        problems.append((BEGINS, "no effect, because nothing is warmed up"))
     return [f"{key}: {problem}" for key, problem in problems if problem]
 
 
@@ -495,10 +510,10 @@ def _idle_warmup(name: str, knob: Knob) -> str:
         return f"no effect, because {name} is {'off' if knob.schedule is None else 0}"
     if knob.control.limit:
         return f"{name} begins close to 0, so that almost nothing is learned at first; warm up learning_rate"
-    if knob.warmup_steps > knob.total:
+    if knob.warmup_begins + knob.warmup_steps > knob.total:
         reached = max(knob(knob.total * part // 100) or 0 for part in range(101))
         return (
-            f"longer than the run of {knob.total:,} steps, so {name} never gets above {reached:.3g} "
+            f"{'ends after' if knob.warmup_begins else 'longer than'} the run of {knob.total:,} steps, so {name} never gets above {reached:.3g} "
             f"(without the warm-up: {max(knob.values):.3g})"
         )
     return ""

@@ -48,7 +48,7 @@ class OffPolicyTrainer(Trainer[OffPolicyT]):
         environments = make_environments(config, config.num_envs, config.seed, "train")
         super().__init__(config, environments.lanes.observation_space, environments.lanes.action_space)
         self.environments = environments
-        stack = stacked_frames(config.env_id, environments.obs)
+        stack = stacked_frames(config, environments.obs)
         self.replay = self.make_replay(environments.obs, stack=stack, **replay)
         self.whole = self.whole_steps()  # an iteration's steps in one call, where that can be
         self.steps = 0  # taken so far

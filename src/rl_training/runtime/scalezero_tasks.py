@@ -51,7 +51,7 @@ class Task(Stateful):
             num_actions=self.num_actions,
             unroll_steps=config.unroll_steps,
             td_steps=config.td_steps,
-            stack=stacked_frames(name, obs),
+            stack=stacked_frames(alone, obs),
         )
         self.carry: tuple[Any, ...] = ()  # latents, actions, and how many of both there are
         self.noise = np.zeros((0, 0))  # of the root, of each environment

@@ -230,6 +230,9 @@ class OffPolicyConfig(Config):
     )
     batch_size: int = field(256, "Batch size in transitions.", ge=1)
     learning_starts: int = field(5_000, "Steps with random actions before the first update.", ge=1)
+    warmup_begins: Literal["run", "learning"] = field(
+        "run", "Where warm-ups begin: at the first step of the run, or at learning_starts; 0 before it."
+    )
     train_frequency: int = field(1, "Steps per environment between updates.", ge=1)
 
     @property

@@ -157,6 +157,7 @@ class Filmed:
     def __init__(self, lanes: Lanes, config: Config, show: Callable[[Any], None]) -> None:
         self.lanes, self.show = lanes, show
         self.atari = is_atari(config.env_id)
+        self.coloured = not config.env_kwargs.get("grayscale", True)
         self.count, self.has_time_limit = lanes.count, lanes.has_time_limit
         self.observation_space, self.action_space = lanes.observation_space, lanes.action_space
         self.steps_per_seed = lanes.steps_per_seed
@@ -184,8 +185,9 @@ class Filmed:
     def _picture(self, obs: Observation) -> Any:
         if not self.atari:
             return self.lanes.envs[0].render()  # type: ignore[attr-defined]  # lanes of one process have them
-        # What the policy sees last: grey, and four times as wide.
-        return np.repeat(obs[0, -1].repeat(4, 0).repeat(4, 1)[..., None], 3, -1)
+        # What the policy sees last, four times as wide; its grey frames go first, coloured ones have their colours last.
+        last = obs[0][..., -3:] if self.coloured else np.repeat(obs[0, -1][..., None], 3, -1)
+        return last.repeat(4, 0).repeat(4, 1)
 
 
 class Enough(Exception):
