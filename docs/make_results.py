@@ -36,6 +36,7 @@ NUMBER = re.compile(r"\**[-+−±]?\d")
 # Headers of tables with numbers that are no scores, so that they may stand outside of generated blocks.
 NO_SCORES = {
     # settings
+    "| preset | observations | action repeat | networks | train ratio | |",
     "| | `ppo/cartpole` | `ppo/acrobot` | `ppo/pendulum` | `ppo/halfcheetah` |",
     "| field | default | meaning |",
     "| key | default | what |",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,20 @@ def test_compiled_steps_are_the_steps(monkeypatch: Any) -> None:
     trainer, now = updated(compile=True)
     assert [step.__name__ for step in compiled] == ["see", "foresee"]
     assert np.isfinite(trainer.update(now)["loss"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("g++") is None, reason="torch.compile needs a C++ compiler: g++ is not installed")
+def test_torchs_compiler_computes_the_same_updates() -> None:
+    """Three updates each from equal weights and batches, with `see` and `foresee` through torch.compile."""
+    told = []
+    for compiled in (False, True):
+        trainer, now = updated(compile=compiled, compiled_updates=False)
+        seed_everything(7)
+        told.append([trainer.update(now) for _ in range(3)])
+        assert (trainer.agent.network.rssm.compiled is not None) == compiled
+    for plain, fast in zip(*told, strict=True):
+        assert fast == pytest.approx(plain, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize(

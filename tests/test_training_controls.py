@@ -124,7 +124,9 @@ def test_warm_ups_that_begin_with_learning_are_warned_of() -> None:
     dqn |= dict(warmup_begins="learning")
     assert controls.idle_knobs(load_config(dqn)) == ["warmup_begins: no effect, because nothing is warmed up"]
     assert controls.idle_knobs(load_config(dqn | dict(learning_rate_warmup_steps=5_000))) == []
-    (found,) = controls.idle_knobs(load_config(dqn | dict(learning_rate=1.0, learning_rate_warmup_steps=8_000)))
+    (found,) = controls.idle_knobs(
+        load_config(dqn | dict(learning_rate=1.0, learning_rate_warmup_steps=8_000))
+    )
     assert found == (
         "learning_rate_warmup_steps: ends after the run of 10,000 steps, so learning_rate never gets above 0.625 "
         "(without the warm-up: 1)"

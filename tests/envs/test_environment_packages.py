@@ -8,7 +8,6 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-
 from runs import TINY_DREAMER
 
 from rl_training import evaluate_checkpoint, load_config, train
@@ -17,7 +16,11 @@ from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError
 from rl_training.extras import missing_packages
 
-TINY = ["learning_starts=300", "train_ratio=3.2", *(f"{name}={number}" for name, number in TINY_DREAMER.items())]
+TINY = [
+    "learning_starts=300",
+    "train_ratio=3.2",
+    *(f"{name}={number}" for name, number in TINY_DREAMER.items()),
+]
 SHORT = ["total_timesteps=600", "eval_episodes=1", "num_envs=6", "max_episode_steps=40"]
 PRESETS = {
     "ppo/minigrid_doorkey": ("minigrid", ["num_steps=50", "num_minibatches=2"]),
@@ -59,7 +62,9 @@ def test_a_preset_says_which_extra_it_needs(preset):
 
 @pytest.mark.parametrize("preset", PICTURES)
 def test_a_preset_of_pictures_says_what_it_needs(preset):
-    comment = (Path(__file__).parents[2] / "configs" / f"{preset}.yaml").read_text("utf-8").partition("algo:")[0]
+    comment = (
+        (Path(__file__).parents[2] / "configs" / f"{preset}.yaml").read_text("utf-8").partition("algo:")[0]
+    )
     assert "the extra `dm-control`" in comment and "MUJOCO_GL=egl" in comment and "(not measured)" in comment
 
 

@@ -88,7 +88,9 @@ def test_pixels_are_rendered_once_for_each_action_and_are_copies():
 def test_pixels_that_cannot_be_shown_are_refused():
     with pytest.raises(ValueError, match=r"env_kwargs: \{render_mode: rgb_array\}"):
         ours.Pixels(Painted())
-    with pytest.raises(ValueError, match=r"renders \(8, 8, 3\), not \(64, 64, 3\); set the size in env_kwargs"):
+    with pytest.raises(
+        ValueError, match=r"renders \(8, 8, 3\), not \(64, 64, 3\); set the size in env_kwargs"
+    ):
         ours.Pixels(Painted("rgb_array")).reset()
     with pytest.raises(RuntimeError, match=r"cannot render \(no context\).*MUJOCO_GL=egl"):
         ours.Pixels(Painted("rgb_array", fails=True)).reset()

@@ -119,7 +119,7 @@ class AtariLanes(VectorLanes):
         super().__init__(envs)
         self.grayscale = grayscale
         if not grayscale:
-            stack, side, _, colours = self.observation_space.shape
+            stack, side, _, colours = envs.single_observation_space.shape
             self.observation_space = spaces.Box(0, 255, (side, side, stack * colours), np.uint8)
         self.reward_clipping = reward_clipping
         self.terminal_on_life_loss = terminal_on_life_loss

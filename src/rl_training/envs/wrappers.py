@@ -181,8 +181,8 @@ class ActionRepeat(gym.Wrapper[Any, Any, Any, Any]):
 class Pixels(_Observed):
     """Shows what the environment renders in place of its observation: an RGB picture of `size` × `size` bytes.
 
-    The environment renders that size itself. Where a picture takes long, `ActionRepeat` goes before it in `wrappers`: what
-    happens between two decisions is then not rendered.
+    The environment renders that size itself. Where a picture takes long, `ActionRepeat` goes before it in `wrappers`:
+    what happens between two decisions is then not rendered.
     """
 
     def __init__(self, env: Env, size: int = 64) -> None:

@@ -10,9 +10,10 @@ and its value at a step is
 
     value(step) = schedule(step) · clip((step - b + 1) / warmup_steps, 0, 1),
 
-never below the knob's lower bound; b is 0, or `learning_starts` where the config says `warmup_begins: learning`. A whole-number knob is rounded (a half goes to the even neighbour) and
-then held within its range; any other knob whose value or schedule leaves its range is refused when it is
-read. To hold a value for a while and not ramp it, give its schedule a `delay`.
+never below the knob's lower bound; b is 0, or `learning_starts` where the config says `warmup_begins: learning`. A
+whole-number knob is rounded (a half goes to the even neighbour) and then held within its range; any other knob whose
+value or schedule leaves its range is refused when it is read. To hold a value for a while and not ramp it, give its
+schedule a `delay`.
 """
 
 from __future__ import annotations
@@ -512,8 +513,9 @@ def _idle_warmup(name: str, knob: Knob) -> str:
         return f"{name} begins close to 0, so that almost nothing is learned at first; warm up learning_rate"
     if knob.warmup_begins + knob.warmup_steps > knob.total:
         reached = max(knob(knob.total * part // 100) or 0 for part in range(101))
+        too_long = "ends after" if knob.warmup_begins else "longer than"
         return (
-            f"{'ends after' if knob.warmup_begins else 'longer than'} the run of {knob.total:,} steps, so {name} never gets above {reached:.3g} "
+            f"{too_long} the run of {knob.total:,} steps, so {name} never gets above {reached:.3g} "
             f"(without the warm-up: {max(knob.values):.3g})"
         )
     return ""

@@ -185,7 +185,7 @@ class Filmed:
     def _picture(self, obs: Observation) -> Any:
         if not self.atari:
             return self.lanes.envs[0].render()  # type: ignore[attr-defined]  # lanes of one process have them
-        # What the policy sees last, four times as wide; its grey frames go first, coloured ones have their colours last.
+        # What the policy sees last, four times as wide: grey frames go first, coloured ones have their colours last.
         last = obs[0][..., -3:] if self.coloured else np.repeat(obs[0, -1][..., None], 3, -1)
         return last.repeat(4, 0).repeat(4, 1)
 
