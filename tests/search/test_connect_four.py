@@ -11,6 +11,7 @@ import pytest
 
 import rl_training.envs  # noqa: F401  # registers the games
 from rl_training.dynamics.registry import KNOWN
+from rl_training.envs.connect_four import wins
 from rl_training.search.connect_four import Board, Solver, drop, from_planes, key_of, position
 from rl_training.search.minimax import minimax_values
 
@@ -136,8 +137,17 @@ def test_games_may_begin_after_random_moves() -> None:
     begun = [env.reset(seed=seed) for seed in range(80)]
     assert {int(obs.sum()) for obs, _ in begun} == set(range(7))
     assert all(info["to_play"] == obs.sum() % 2 for obs, info in begun)
-    with pytest.raises(ValueError, match="0 to 6"):
-        gym.make("rl_training/ConnectFour-v0", random_moves=7)
+    with pytest.raises(ValueError, match="0 to 41"):
+        gym.make("rl_training/ConnectFour-v0", random_moves=42)
+
+
+def test_random_moves_end_no_game() -> None:
+    env: Any = gym.make("rl_training/ConnectFour-v0", random_moves=41)
+    for seed in range(200):
+        obs, info = env.reset(seed=seed)
+        assert obs.sum() < 42 and info["action_mask"].any() and info["to_play"] == obs.sum() % 2
+        lines = [wins(side, row, column) for side in obs for row, column in np.argwhere(side)]
+        assert not any(lines), "nobody has four in a row yet"
 
 
 def test_a_position_is_read_from_what_is_seen() -> None:

@@ -17,13 +17,13 @@ class ConnectFour(gym.Env[np.ndarray, Any]):
 
     The top row comes first. A stone falls to the lowest free square of its column. Four in a row earn their mover 1
     and end the game; a full board ends it with nothing. `info` says whose turn it is (`to_play`, 0 or 1) and which
-    columns are not full (`action_mask`). With `random_moves` a game begins after up to so many moves at random, at most
-    6, so that nobody has won yet: who plays only against itself sees few openings otherwise.
+    columns are not full (`action_mask`). With `random_moves` a game begins after up to so many moves at random, each
+    number as likely, fewer where one would end the game: who plays only against itself sees few positions otherwise.
     """
 
     def __init__(self, random_moves: int = 0) -> None:
-        if not 0 <= random_moves <= 6:
-            raise ValueError(f"random_moves must be 0 to 6, not {random_moves}")
+        if not 0 <= random_moves < ROWS * COLUMNS:
+            raise ValueError(f"random_moves must be 0 to {ROWS * COLUMNS - 1}, not {random_moves}")
         self.random_moves = random_moves
         self.observation_space = spaces.Box(0, 1, (2, ROWS, COLUMNS), np.float32)
         self.action_space = spaces.Discrete(COLUMNS)
@@ -41,7 +41,11 @@ class ConnectFour(gym.Env[np.ndarray, Any]):
         self.stones = np.zeros((2, ROWS, COLUMNS), np.float32)
         self.to_play = 0
         for _ in range(int(self.np_random.integers(self.random_moves + 1))):
-            self._drop(int(self.np_random.choice(np.flatnonzero(self._mask()))))
+            row, column = self._drop(int(self.np_random.choice(np.flatnonzero(self._mask()))))
+            if wins(self.stones[1 - self.to_play], row, column):
+                self.to_play = 1 - self.to_play
+                self.stones[self.to_play, row, column] = 0
+                break
         return self._seen(), self._info()
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
