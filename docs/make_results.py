@@ -46,6 +46,7 @@ NO_SCORES = {
     # speed and sizes
     "| | 1 | 8 | 64 | 256 |",
     "| MB on disk | latest 2 | `ladder` (13 checkpoints) | `all` (64) |",
+    "| `dreamer/cartpole` | compiled, ms | torch, ms | ratio |",
     "| config | a, per step | l, per step | s | m | n* |",
     "| config | first compilation |",
     "| row | against | ratio per CPU-second, median (lowest–highest) | required |",
