@@ -8,9 +8,9 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from runs import TINY_DREAMER
+from runs import TINY_DREAMER, assert_same_run, stopped_after
 
-from rl_training import evaluate_checkpoint, load_config, train
+from rl_training import evaluate_checkpoint, load_config, resume, train
 from rl_training.envs import making
 from rl_training.envs.making import make_environments
 from rl_training.errors import ConfigError
@@ -52,6 +52,18 @@ def test_a_preset_trains_and_is_evaluated(preset, tmp_path):
     assert result.metrics["episodes"] > 0
     # Only PettingZoo's environments are named by a module.
     assert evaluate_checkpoint(result.run_dir, trust=extra == "pettingzoo", episodes=2)["episodes"] == 2
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name.startswith("dreamer/")])
+def test_a_world_model_that_was_stopped_goes_on_as_if_it_was_not(preset, tmp_path, monkeypatch):
+    extra, changes = PRESETS[preset]
+    need(extra)
+    config = load_config(preset, [*SHORT, *changes, "checkpoint_interval=60", "eval_interval=600"])
+    whole = train(config, run_dir=tmp_path / "whole", quiet=True).run_dir
+    with stopped_after(75, monkeypatch):  # of a hundred iterations
+        train(config, run_dir=tmp_path / "run", quiet=True)
+    resume(tmp_path / "run", quiet=True)
+    assert_same_run(whole, tmp_path / "run")
 
 
 @pytest.mark.parametrize("preset", PRESETS)
