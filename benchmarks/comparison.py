@@ -176,10 +176,7 @@ def compare(
         verdicts.append(Verdict(wanted, ratio.median >= row.required if ratio else None))
     mine, yours = scores(first), scores(others)
     if mine and yours:
-        means = f"{digits(statistics.mean(mine))} against {digits(statistics.mean(yours))}"
-        error = f"standard error of the difference {digits(standard_error(mine, yours))}"
-        text = f"score no worse than {row.peer.name}'s over {len(mine)} seeds: {means}, {error}"
-        verdicts.append(Verdict(text, no_worse(mine, yours)))
+        verdicts.append(judge_scores(mine, yours, row.peer.name))
     tables = [table(["median of rounds (lowest–highest)", "ours", peer, "ours / theirs"], lines)]
     if missing:
         tables.append(f"Missing: {missing}")
@@ -215,6 +212,13 @@ def compare(
 
 def scores(runs: Sequence[Run]) -> list[float]:
     return [each["score"] for each in runs if each["score"] is not None]
+
+
+def judge_scores(ours: Sequence[float], theirs: Sequence[float], other: str) -> Verdict:
+    means = f"{digits(statistics.mean(ours))} against {digits(statistics.mean(theirs))}"
+    error = f"standard error of the difference {digits(standard_error(ours, theirs))}"
+    text = f"score no worse than {other}'s over {len(ours)} seeds: {means}, {error}"
+    return Verdict(text, no_worse(ours, theirs))
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 # What counts as what. Time inside a section of its own is taken off the section around it.
@@ -60,7 +61,6 @@ class Sections:
     def timed(self, name: str, function: Callable[..., Any], closed: bool = False) -> Callable[..., Any]:
         """`function`, counted under `name`; if `closed`, with everything that it calls."""
 
-        @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
             if self._closed:
                 return function(*args, **options)
@@ -80,7 +80,10 @@ class Sections:
                 if closed:
                     self._closed = False
 
-        return call
+        # Compiled code stands in for methods of the package alone, so a timed one is of the module of what it times.
+        home = getattr(function, "__globals__", globals())["__name__"]
+        there = FunctionType(call.__code__, globals() | {"__name__": home}, closure=call.__closure__)
+        return functools.wraps(function)(there)
 
     def install(self, places: Mapping[str, str]) -> None:
         """Time these functions of the package from now on."""

@@ -180,16 +180,23 @@ def benchmark_scores() -> str:
     cells = []
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         data = json.loads(path.read_text("utf-8"))["data"]
-        if "peer" not in data:  # no comparison
+        if "peer" in data:
+            runs, against = (data["ours"]["ours"], data["theirs"]), data["peer"]["name"]
+        elif "base" in data:
+            (against, theirs), (_, ours) = data["runs"].items()
+            runs = ours, theirs
+        else:  # no comparison
             continue
-        runs = data["ours"]["ours"], data["theirs"]
         scores = [[run["score"] for run in side if run.get("score") is not None] for side in runs]
         if all(scores):
             errors = [np.std(one, ddof=1) / len(one) ** 0.5 for one in scores]
             means = [results.figure(float(np.mean(one))) for one in scores]
-            told = [f"{mean} ± {error:.0f}" for mean, error in zip(means, errors, strict=True)]
+            told = [
+                f"{mean} ± {error:.0f}" if error >= 1 else f"{mean} ± {error:.1g}"
+                for mean, error in zip(means, errors, strict=True)
+            ]
             steps = results.thousands(runs[0][0]["steps"])
-            cells.append([f"`{path.stem}`", steps, data["peer"]["name"], *told, str(len(scores[0]))])
+            cells.append([f"`{path.stem}`", steps, against, *told, str(len(scores[0]))])
     return results.table(header, cells, right=(1, 3, 4, 5)) + "\n"
 
 
