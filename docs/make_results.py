@@ -26,6 +26,9 @@ from rl_training.tools.zoo import CARD, card
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, ZOO, IMAGES = ROOT / "results", ROOT / "zoo", ROOT / "docs" / "images"
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+GAME = "gumbel_muzero/connect_four"
+OPPONENTS = ("random", "minimax:4", "solver")
+GAMES_PICTURE = IMAGES / "connect_four.png"
 PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Blocks that are generated from other data: docs/diagnose.md, held by tests/reporting/test_diagnose.py.
@@ -159,6 +162,133 @@ def edge_table() -> str:
     return results.table(header, cells, right=range(6)) + "\n"
 
 
+def games() -> dict[str, Any]:
+    """The runs of Connect Four that were measured, by seed: `python tests/learning/connect_four.py RUN_DIR --keep`."""
+    kept: dict[str, Any] = json.loads((RESULTS / "connect_four.json").read_text("utf-8"))
+    return kept
+
+
+def games_block() -> str:
+    """What runs of Connect Four win and how they move, a column for each seed, and the picture of it."""
+    runs = games()
+    sides = ("first", "second")
+
+    def played(run: dict[str, Any], name: str, side: str) -> str:
+        return " / ".join(str(run[name][f"{outcome}_as_{side}"]) for outcome in ("won", "drawn", "lost"))
+
+    def kept(run: dict[str, Any], simulations: str, what: str) -> str:
+        return f"{100 * run['kept'][simulations][what]:.1f} %"
+
+    def last(run: dict[str, Any]) -> str:
+        return f"{[*run['elo'].values()][-1]:+.0f}".replace("-", results.MINUS)
+
+    def length(run: dict[str, Any]) -> str:
+        return f"{results.thousands(run['steps'])} of {results.thousands(run['total_timesteps'])}"
+
+    def games_of(run: dict[str, Any]) -> str:
+        return ", ".join(str(sum(run[name].values())) for name in OPPONENTS)
+
+    searched = [*next(iter(runs.values()))["kept"]]
+    cells = [
+        ["moves of both sides, of those that the config asks for", *map(length, runs.values())],
+        ["CPU-minutes", *(f"{run['cpu_seconds'] / 60:.0f}" for run in runs.values())],
+        *(
+            [
+                f"against `{name}`, moving {side}: won / drawn / lost",
+                *(played(run, name, side) for run in runs.values()),
+            ]
+            for name in OPPONENTS
+            for side in sides
+        ),
+        *(
+            [f"moves kept, {each} simulations", *(kept(run, each, "kept") for run in runs.values())]
+            for each in searched
+        ),
+        [
+            f"the same untrained, {searched[-1]} simulations",
+            *(kept(run, searched[-1], "untrained") for run in runs.values()),
+        ],
+        ["Elo of the last checkpoint, 0 is random play", *map(last, runs.values())],
+        [
+            "measured: games against each, positions judged",
+            *(f"{games_of(run)}; {run['kept'][searched[-1]]['positions']}" for run in runs.values()),
+        ],
+        ["all that is required", *("met" if run["passed"] else "**not met**" for run in runs.values())],
+    ]
+    header = ("", *(f"seed {seed}" for seed in runs))
+    table = results.table(header, cells, right=range(1, len(header)))
+    return f"{table}\n\n![Connect Four: Elo over a run, and moves kept over simulations](images/{GAMES_PICTURE.name})\n"
+
+
+def games_card() -> str:
+    """The card of the policy of Connect Four in the zoo: of the seed that keeps the fewest moves."""
+    run = shipped_game()
+    searched, judged = [*run["kept"].items()][-1]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items() if version)
+    lost = {
+        name: (sum(run[name][f"lost_as_{side}"] for side in ("first", "second")), sum(run[name].values()))
+        for name in OPPONENTS
+    }
+    lines = [
+        f"# zoo:{GAME}",
+        "",
+        "`gumbel_muzero` on `rl_training/ConnectFour-v0`, the policy of the seed that keeps the fewest moves.",
+        "",
+        f"- With {searched} simulations {100 * judged['kept']:.1f} % of its moves keep the theoretical value; "
+        f"untrained {100 * judged['untrained']:.1f} %",
+        *(f"- Lost against {name}: {count} of {of} games" for name, (count, of) in lost.items()),
+        f"- Seed {run['seed']}, {results.thousands(run['steps'])} moves of "
+        f"{results.thousands(run['total_timesteps'])} that the config asks for",
+        f"- Config: `{GAME}`",
+        f"- Made with {versions}",
+        f"- SHA-256 of weights.safetensors: `{run['weights_sha256']}`",
+        "",
+        f"    rl-training evaluate zoo:{GAME} --against me",
+        f"    rl-training evaluate zoo:{GAME} --against minimax:4 --set num_simulations=400",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def shipped_game() -> dict[str, Any]:
+    def kept(run: dict[str, Any]) -> float:
+        return [*run["kept"].values()][-1]["kept"]
+
+    return min(games().values(), key=kept)
+
+
+def draw_games() -> None:
+    """Elo over the checkpoints of each run, and moves kept over the simulations of a search."""
+    from matplotlib.figure import Figure
+
+    runs, digest = games(), games_digest()
+    if drawn_digest(GAMES_PICTURE) == digest:
+        return
+    picture = Figure(figsize=(8, 3), layout="constrained")
+    rated, judged = picture.subplots(1, 2)
+    for (seed, run), line in zip(runs.items(), ("-", "--", ":", "-.") * len(runs), strict=False):
+        curve = {int(step): rating for step, rating in run["elo"].items() if step.isdecimal()}
+        rated.plot([*curve], [*curve.values()], line, color="#4051b5", marker=".", label=f"seed {seed}")
+        simulations = [int(each) for each in run["kept"]]
+        shares = {what: [100 * each[what] for each in run["kept"].values()] for what in ("kept", "untrained")}
+        judged.plot(simulations, shares["kept"], line, color="#4051b5", marker=".", label=f"seed {seed}")
+        judged.plot(
+            simulations, shares["untrained"], line, color="#888", marker=".", label=f"seed {seed}, untrained"
+        )
+    rated.set(xlabel="moves", ylabel="Elo, random play is 0")
+    judged.set(xlabel="simulations", ylabel="% of moves kept", xscale="log")
+    for panel in (rated, judged):
+        panel.legend(fontsize=7)
+        panel.tick_params(labelsize=7)
+    results.save_described(picture, GAMES_PICTURE, digest)
+
+
+def games_digest() -> str:
+    """Of what the picture shows."""
+    shown = {seed: [run["elo"], run["kept"]] for seed, run in games().items()}
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
+
+
 def experts_table() -> str:
     """The demonstrations that are shipped, from what `rl-training record` wrote beside them."""
     header = ("file", "made by", "episodes", "mean return", "lowest", "highest")
@@ -223,6 +353,7 @@ def blocks() -> dict[str, Callable[[], str]]:
         made[f"gates {algo}"] = partial(gate_table, own)
     made["track edge"] = edge_table
     made["experts"] = experts_table
+    made["connect four"] = games_block
     made["benchmark scores"] = benchmark_scores
     for name, found in earlier().items():
         made[f"earlier {name}"] = partial(earlier_table, found)
@@ -254,6 +385,7 @@ def draw(rows: dict[str, Measured]) -> None:
         path, digest = picture_of(family), data_digest(members)
         if any(each.result is not None for each in members) and drawn_digest(path) != digest:
             results.draw_family(members, path, family, digest)
+    draw_games()
 
 
 def main() -> None:
@@ -266,6 +398,7 @@ def main() -> None:
     for name, each in rows.items():
         if (ZOO / name).is_dir():
             (ZOO / name / CARD).write_text(card(each), "utf-8")
+    (ZOO / GAME / CARD).write_text(games_card(), "utf-8")
     draw(rows)
 
 

@@ -112,6 +112,11 @@ def test_pictures_are_of_these_results() -> None:
         )
 
 
+def test_the_picture_of_connect_four_is_of_these_runs() -> None:
+    assert MAKER.drawn_digest(MAKER.GAMES_PICTURE) == MAKER.games_digest(), "run `make results`"
+    assert not set(MAKER.games()) & {str(seed) for seed in range(1, 6)}, "settings are chosen on seeds 1 to 5"
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_has_a_result_or_says_why_not(name: str) -> None:
     row, result = ROWS[name].row, ROWS[name].result
@@ -157,7 +162,7 @@ def test_presets_say_what_was_measured(capsys: pytest.CaptureFixture[str]) -> No
     measured = {each.row.config: each.row for each in DONE.values()}
     tables = MAKER.earlier().values()
     earlier = {name for each in tables for row in each["rows"] for name in re.findall(r"^`([\w/]+)`", row[0])}
-    gated = {gate["config"] for gate in MAKER.gates().values()}
+    gated = {gate["config"] for gate in MAKER.gates().values()} | {MAKER.GAME}
     for page in PAGES:
         earlier |= said_to_be_measured(page.read_text("utf-8"))
     list_configs()
@@ -176,9 +181,10 @@ def test_presets_say_what_was_measured(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_zoo_has_the_median_policy_of_each_row_and_is_small() -> None:
     shipped = {name: measured for name, measured in DONE.items() if measured.row.zoo}
-    assert zoo_policies() == sorted(shipped)
+    assert zoo_policies() == sorted([*shipped, MAKER.GAME])
     sizes = {
-        name: sum(path.stat().st_size for path in policy_path(f"zoo:{name}").iterdir()) for name in shipped
+        name: sum(path.stat().st_size for path in policy_path(f"zoo:{name}").iterdir())
+        for name in zoo_policies()
     }
     assert max(sizes.values()) <= LARGEST and sum(sizes.values()) <= LARGEST_ZOO
     for name, measured in shipped.items():
@@ -195,6 +201,15 @@ def test_the_zoo_has_the_median_policy_of_each_row_and_is_small() -> None:
         assert not foreign(load_config(measured.row.config), "playing"), name
         obs = policy.observation_space.sample()
         assert policy.action_space.contains(policy.act(obs)), name
+
+
+def test_the_zoo_has_the_policy_of_connect_four_that_was_measured() -> None:
+    folder, run = policy_path(f"zoo:{MAKER.GAME}"), MAKER.shipped_game()
+    assert hashlib.sha256((folder / checkpoints.WEIGHTS).read_bytes()).hexdigest() == run["weights_sha256"]
+    assert (folder / "card.md").read_text("utf-8") == MAKER.games_card(), "run `make results`"
+    policy = load_policy(f"zoo:{MAKER.GAME}")
+    empty = {"observation": np.zeros((2, 6, 7), np.float32), "action_mask": np.ones(7, np.int8)}
+    assert policy.action_space.contains(policy.act(empty))
 
 
 def test_a_policy_of_the_zoo_scores_what_its_card_says() -> None:

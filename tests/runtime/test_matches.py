@@ -261,15 +261,15 @@ def test_a_move_keeps_the_value_where_its_exact_score_has_the_best_sign(late: No
     found = [values_of(game, solver, state) for state in states]
     for state, values in zip(states, found, strict=True):
         for column, value in values.items():
-            assert keeps_value(game, solver, state, column) == (value == max(values.values()))
+            assert keeps_value(game, solver.outcome, state, column) == (value == max(values.values()))
 
     def player(choose: Any) -> Any:
         moves = iter(choose(values, key=values.__getitem__) for values in found)
         return lambda states, obs: np.array([next(moves) for _ in states])
 
-    assert share_kept(game, player(max), solver, states) == 1.0
+    assert share_kept(game, player(max), solver.outcome, states) == 1.0
     alike = np.mean([len({*values.values()}) == 1 for values in found])
-    assert share_kept(game, player(min), solver, states) == pytest.approx(alike) and alike < 1
+    assert share_kept(game, player(min), solver.outcome, states) == pytest.approx(alike) and alike < 1
 
 
 def test_moves_of_a_run_are_judged(run: Path, late: None) -> None:

@@ -272,8 +272,6 @@ def draw_family(rows: Sequence[Measured], path: Path, title: str, data_digest: s
     The digest of the data is in the file, so that a test can tell whether the picture is of these results.
     """
     from matplotlib.figure import Figure
-    from PIL import Image
-    from PIL.PngImagePlugin import PngInfo
 
     done = [measured for measured in rows if measured.result is not None]
     columns = min(3, len(done))
@@ -285,6 +283,14 @@ def draw_family(rows: Sequence[Measured], path: Path, title: str, data_digest: s
     for panel in panels[len(done) :]:
         panel.set_visible(False)
     picture.suptitle(title, fontsize=10)
+    save_described(picture, path, data_digest)
+
+
+def save_described(picture: Any, path: Path, data_digest: str) -> None:
+    """Save a matplotlib figure with the digest of its data in the file."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
     drawn, described = io.BytesIO(), PngInfo()
     picture.savefig(drawn, dpi=110)
     described.add_text("Description", data_digest)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ from rl_training.trust import refuse_untrusted
 
 MOST_STONES = 30  # a fuller board leaves little to choose
 TOGETHER = 100  # positions searched at once: the states of all their nodes are in memory
+
+Outcome = Callable[[int, int], int]  # of a position under perfect play: 1, 0 or -1 for who is to move
+
+
+@cache
+def solved() -> Outcome:
+    """The solver's outcomes, each found once: searches of all lengths are judged in the same positions."""
+    return cache(Solver().outcome)
 
 
 def random_positions(game: Game, count: int, seed: int) -> np.ndarray:
@@ -45,12 +54,12 @@ def mask_of(game: Game, state: np.ndarray) -> np.ndarray:
     return mask
 
 
-def keeps_value(game: Game, solver: Solver, state: np.ndarray, action: int) -> bool:
+def keeps_value(game: Game, outcome: Outcome, state: np.ndarray, action: int) -> bool:
     """Whether perfect play after the move is worth as much to its mover as perfect play before it: 1, 0 or -1."""
     after = state.copy()
     reward, over = game.move(after, action)
-    worth = int(reward) if over else -solver.outcome(*from_planes(planes_of(game, after)))
-    return worth == solver.outcome(*from_planes(planes_of(game, state)))
+    worth = int(reward) if over else -outcome(*from_planes(planes_of(game, after)))
+    return worth == outcome(*from_planes(planes_of(game, state)))
 
 
 def planes_of(game: Game, state: np.ndarray) -> np.ndarray:
@@ -58,14 +67,14 @@ def planes_of(game: Game, state: np.ndarray) -> np.ndarray:
     return planes
 
 
-def share_kept(game: Game, player: Player, solver: Solver, states: np.ndarray) -> float:
+def share_kept(game: Game, player: Player, outcome: Outcome, states: np.ndarray) -> float:
     """The share of states [N, S] in which the player's move keeps the theoretical value."""
     moves = [
         player(part, game.seen(part))
         for part in np.array_split(states, range(TOGETHER, len(states), TOGETHER))
     ]
     kept = [
-        keeps_value(game, solver, state, int(move))
+        keeps_value(game, outcome, state, int(move))
         for state, move in zip(states, np.concatenate(moves), strict=True)
     ]
     return float(np.mean(kept))
@@ -92,13 +101,13 @@ def judge_moves(
         raise ConfigError(f"{config.env_id}: there is a solver of {SOLVED} alone")
     observation, action = made_for(saved)
     game, seed = Game(config, observation, action), config.seed if seed is None else seed
-    states, solver = random_positions(game, positions, seed), Solver()
+    states = random_positions(game, positions, seed)
 
     def share(player: Any) -> float:
         if settings:
             search_with(config, player, settings, sample)
         seed_everything(fold(seed, "moves"))
-        return share_kept(game, policy_player(player, sample), solver, states)
+        return share_kept(game, policy_player(player, sample), solved(), states)
 
     kept = share(agent)
     seed_everything(fold(config.seed, "init"))
