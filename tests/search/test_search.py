@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.kernels.tree import advance_puct, exploration_weights, halving_table
+from rl_training.kernels.whole_search import search_puct
 from rl_training.search import Root, SearchResult, gumbel_muzero_search, muzero_search, planning
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "search_mctx.npz")
@@ -461,7 +462,7 @@ def test_the_model_is_asked_where_the_root_is(monkeypatch: pytest.MonkeyPatch) -
     for device in ("cpu", "meta"):
         trees = planning._Trees(root, 2, None, None)
         trees.device = torch.device(device)
-        trees.search(recurrent, advance_puct, exploration_weights(3, 1.25, 19652.0), (0.0, 0.0))
+        trees.search(recurrent, advance_puct, search_puct, exploration_weights(3, 1.25, 19652.0), (0.0, 0.0))
     assert asked == ["cpu"] * 4 + ["meta"] * 4
 
 

@@ -84,11 +84,15 @@ class SmallModel:
 
     def recurrent(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """States [N, L] and actions [N] or [N, D] → rewards [N], policy outputs, values [N], the next states."""
-        if self.parameter.data_ptr() != self.address:
-            self._look_again()  # an optimizer has moved the parameters into one vector
-        outputs = _recurrent(latent.numpy(), action.numpy(), *self.layers)
+        outputs = _recurrent(latent.numpy(), action.numpy(), *self.current())
         reward, logits, value, following = map(torch.from_numpy, outputs)
         return reward, logits, value, following
+
+    def current(self) -> tuple[Any, ...]:
+        """The weights, the activation and the number of policy outputs, as compiled functions take them."""
+        if self.parameter.data_ptr() != self.address:
+            self._look_again()  # an optimizer has moved the parameters into one vector
+        return self.layers
 
 
 def dense_layer(layer: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
@@ -106,6 +110,16 @@ def _recurrent(latent, action, first, table, rest, heads, activation, num_action
     following = np.empty_like(latent)
     reward, value = np.empty(count, np.float32), np.empty(count, np.float32)
     logits = np.empty((count, num_actions), np.float32)
+    evaluate(latent, action, first, table, rest, heads, activation, reward, logits, value, following)
+    return reward, logits, value, following
+
+
+@njit(nogil=True)
+def evaluate(  # type: ignore[no-untyped-def]
+    latent, action, first, table, rest, heads, activation, reward, logits, value, following
+):
+    """Put the states [N, L] that actions [N] lead to, and what the heads say of them, into the last four arrays."""
+    count, num_actions = logits.shape
     for start in range(0, count, LANES):
         places = slice(start, min(start + LANES, count))
         _, output = advance(
@@ -115,7 +129,6 @@ def _recurrent(latent, action, first, table, rest, heads, activation, num_action
         from_block(output[:num_actions], logits[places])
         decode_block(output[num_actions : num_actions + atoms], value[places])
         decode_block(output[num_actions + atoms :], reward[places])
-    return reward, logits, value, following
 
 
 @njit(nogil=True)

@@ -18,12 +18,14 @@ from rl_training.algorithms.muzero import visit_policy
 from rl_training.algorithms.sampled_muzero import gaussian
 from rl_training.data.collector import Carry
 from rl_training.envs.action_masks import refuse_empty_masks
+from rl_training.kernels.exact import taken
+from rl_training.kernels.small_model import SmallModel
 from rl_training.networks.encoders import Own
 from rl_training.networks.muzero import MuZeroNetwork
 from rl_training.policies.base import NetworkPolicy, most_likely
 from rl_training.policies.sampling import SAMPLES, SampledModel
 from rl_training.runtime.controls import Controls, Now, compile_knobs
-from rl_training.search import Root, gumbel_muzero_search, muzero_search
+from rl_training.search import Root, Small, gumbel_muzero_search, muzero_search
 from rl_training.settings.config import Config
 from rl_training.state.leaves import are_finite, require
 from rl_training.trees import Arrays, Tensors
@@ -88,6 +90,26 @@ class Plan(NamedTuple):
     policy: np.ndarray  # [B, A], what the network shall learn
     value: np.ndarray  # [B]
     samples: np.ndarray | None = None  # [B, A, D], the vectors that `policy` is about
+
+
+class Recurrent:
+    """A model with the discount of its steps [B], as a search asks it."""
+
+    def __init__(self, model: MuZeroNetwork | SampledModel, discount: Tensor) -> None:
+        self.model, self.discount = model, discount
+
+    def __call__(self, latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
+        reward, logits, value, latent = self.model.recurrent(latent, action)
+        return reward, self.discount, logits, value, latent
+
+    @property
+    def small(self) -> Small | None:
+        """The model by itself, where a whole search can be one compiled call."""
+        if not isinstance(self.model, MuZeroNetwork) or torch.compiler.is_compiling():
+            return None
+        model = taken(self.model.small)
+        able = type(model) is SmallModel and model.fits and self.discount.dtype is torch.float32
+        return Small(model, self.discount) if able else None  # type: ignore[arg-type]
 
 
 class SearchPolicy(NetworkPolicy):
@@ -179,11 +201,7 @@ class SearchPolicy(NetworkPolicy):
         with torch.inference_mode():
             root = Root(*model.initial(self.inputs(obs)))
             discount = torch.full_like(root.value, settings["gamma"] * self.discount_sign)
-
-            def recurrent(latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
-                reward, logits, value, latent = model.recurrent(latent, action)
-                return reward, discount, logits, value, latent
-
+            recurrent = Recurrent(model, discount)
             invalid = np.asarray(obs[MASK]) == 0 if isinstance(obs, dict) and MASK in obs else None
             more = {} if greedy is None else {"greedy": greedy}
             plan = self.search(root, recurrent, invalid, settings, **more)

@@ -4,8 +4,9 @@ from rl_training.search.planning import (
     GumbelSearchResult,
     Root,
     SearchResult,
+    Small,
     gumbel_muzero_search,
     muzero_search,
 )
 
-__all__ = ["GumbelSearchResult", "Root", "SearchResult", "gumbel_muzero_search", "muzero_search"]
+__all__ = ["GumbelSearchResult", "Root", "SearchResult", "Small", "gumbel_muzero_search", "muzero_search"]

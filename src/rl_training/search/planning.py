@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from rl_training.kernels.small_model import SmallModel
 from rl_training.kernels.tree import (
     EDGE,
     NODE,
@@ -24,6 +25,7 @@ from rl_training.kernels.tree import (
     halving_table,
     plant,
 )
+from rl_training.kernels.whole_search import search_gumbel, search_puct
 
 Latent: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 Array: TypeAlias = torch.Tensor | np.ndarray
@@ -34,6 +36,16 @@ Recurrent: TypeAlias = Callable[
 
 
 OUTPUTS = ("reward", "discount", "prior_logits", "value")
+
+
+class Small(NamedTuple):
+    """What a `recurrent` may have as its attribute `small`: its model, if compiled functions can ask it directly.
+
+    Latents are then a float32 tensor [B, L] on the CPU.
+    """
+
+    model: SmallModel
+    discount: torch.Tensor  # [B], float32, of every step
 
 
 class Root(NamedTuple):
@@ -89,9 +101,8 @@ def muzero_search(
     bounds = (0.0, 0.0) if value_bounds is None else (float(value_bounds[0]), float(value_bounds[1]))
     if value_bounds is not None and not (math.isfinite(bounds[1] - bounds[0]) and bounds[0] < bounds[1]):
         raise ValueError(f"value_bounds must be two finite numbers, min < max; got {value_bounds}")
-    trees.search(
-        recurrent, advance_puct, exploration_weights(num_simulations + 1, pb_c_init, pb_c_base), bounds
-    )
+    weights = exploration_weights(num_simulations + 1, pb_c_init, pb_c_base)
+    trees.search(recurrent, advance_puct, search_puct, weights, bounds)
     visits = trees.at_roots("visits", torch.int64)
     return SearchResult(
         action_weights=visits / num_simulations,
@@ -138,7 +149,7 @@ def gumbel_muzero_search(
     most = min(max_considered_actions, trees.valid.shape[1])
     considered = np.minimum(most, trees.valid.sum(1))
     asked = np.ascontiguousarray(halving_table(most, num_simulations)[considered].T)
-    trees.search(recurrent, advance_gumbel, asked, noise, *sigma)
+    trees.search(recurrent, advance_gumbel, search_gumbel, asked, noise, *sigma)
     weights, action = np.empty(noise.shape, np.float32), np.empty(len(noise), np.int64)
     decide_gumbel(trees.nodes, trees.edges, trees.seen, noise, *sigma, weights, action)
     device = root.prior_logits.device
@@ -189,8 +200,13 @@ class _Trees:
         mixed *= self.valid
         prior[:] = mixed / mixed.sum(1, keepdims=True)
 
-    def search(self, recurrent: Recurrent, advance: Callable[..., bool], *more: object) -> None:
-        """Walk, evaluate the ends of all walks in one call of the model, grow the trees, `num_simulations` times."""
+    def search(
+        self, recurrent: Recurrent, advance: Callable[..., bool], whole: Callable[..., int], *more: object
+    ) -> None:
+        """Walk, evaluate the ends of all walks in one call of the model, grow the trees, `num_simulations` times.
+
+        Where the model is a small network, all of it is one call of `whole`.
+        """
         roots, actions = self.valid.shape
         # A row per simulation, so that a model may keep what it is given.
         ends = torch.empty(2, self.num_simulations, roots, dtype=torch.int64)
@@ -198,6 +214,16 @@ class _Trees:
         shapes = [torch.Size(shape) for shape in ((roots,), (roots,), (roots, actions), (roots,))]
         received = [np.zeros(shape, np.float32) for shape in shapes]
         state, on_cpu = (self.nodes, self.edges, self.seen), self.device.type == "cpu"
+        small: Small | None = getattr(recurrent, "small", None)
+        if small is not None:
+            received[1] = small.discount.numpy()
+            latents = self.latents.stored["latent"].numpy()
+            made = whole(
+                *state, tuple(received), places, taken, self.max_depth, more, latents, small.model.current()
+            )
+            if made:
+                _refuse_what_is_not_finite(received, made)
+            return
         advance(*state, 0, *received, places, taken, self.max_depth, *more)
         for made, (place, action) in enumerate(zip(*ends.unbind(), strict=True), start=1):
             if not on_cpu:
@@ -212,10 +238,7 @@ class _Trees:
             received = [_received(*each) for each in zip(OUTPUTS, outputs, shapes, strict=True)]
             self.latents.write(made, latent)
             if not advance(*state, made, *received, places, taken, self.max_depth, *more):
-                wrong = next(
-                    n for n, array in zip(OUTPUTS, received, strict=True) if not np.isfinite(array).all()
-                )
-                raise ValueError(f"recurrent's {wrong} is not finite in simulation {made}")
+                _refuse_what_is_not_finite(received, made)
 
     def at_roots(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         return torch.from_numpy(self.edges[name][:, 0].copy()).to(self.device, dtype)
@@ -269,6 +292,11 @@ def _parts(latent: Latent) -> dict[str, torch.Tensor]:
         if not isinstance(part, torch.Tensor):
             raise ValueError(f"{name} must be a tensor, not {type(part).__name__}")
     return parts
+
+
+def _refuse_what_is_not_finite(received: list[np.ndarray], made: int) -> None:
+    wrong = next(name for name, array in zip(OUTPUTS, received, strict=True) if not np.isfinite(array).all())
+    raise ValueError(f"recurrent's {wrong} is not finite in simulation {made}")
 
 
 def _received(name: str, output: object, shape: torch.Size) -> np.ndarray:
