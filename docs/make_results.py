@@ -201,7 +201,10 @@ def games_block() -> str:
             for side in sides
         ),
         *(
-            [f"moves kept, {each} simulations", *(kept(run, each, "kept") for run in runs.values())]
+            [
+                f"moves kept, {each} simulation{'s' * (each != '1')}",
+                *(kept(run, each, "kept") for run in runs.values()),
+            ]
             for each in searched
         ),
         [

@@ -316,6 +316,11 @@ def test_tasks_that_are_trained_together_have_a_row_each(
     assert min(balanced["returns"]) >= 8 and set(slid["returns"]) <= {0.0, 1.0}
     assert [step for step, _ in slid["curve"]] == [48, 96]
     assert all(value <= 1 for _, value in slid["curve"]) and all(value >= 8 for _, value in balanced["curve"])
+    pole.write_text(TASKS + "task: FrozenLake-v1\n")
+    capsys.readouterr()
+    assert run("ppo/pole", "--stale") == 0
+    assert "changed since: task" in " ".join(capsys.readouterr().out.split())
+    pole.write_text(TASKS + "task: CartPole-v1\n")
     for text, told in (
         (TASKS, "task '': name one of CartPole-v1, FrozenLake-v1"),
         (

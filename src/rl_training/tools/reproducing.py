@@ -193,7 +193,7 @@ def result_of(
         "evaluation": row.evaluation.model_dump(),
         "seeds": outcomes,
         "cost": {str(run.seed): cost_of(run.path) for run in experiment.runs},
-    }
+    } | ({"task": row.task} if row.task else {})
 
 
 def settings_of(config: Config) -> dict[str, Any]:
@@ -347,6 +347,8 @@ def stale(row: Row, result: Mapping[str, Any]) -> Stale:
         reasons.append(f"settings that are gone: {', '.join(gone)}")
     if result["evaluation"] != row.evaluation.model_dump():
         reasons.append("evaluation")
+    if result.get("task", "") != row.task:
+        reasons.append("task")
     if [outcome["seed"] for outcome in result["seeds"]] != parse_seeds(row.seeds):
         reasons.append("seeds")
     # Of the row's own config: whatever it trains in, its scores are played in environments that are not compiled.
