@@ -194,7 +194,7 @@ def games_block() -> str:
         ["CPU-minutes", *(f"{run['cpu_seconds'] / 60:.0f}" for run in runs.values())],
         *(
             [
-                f"against `{name}`, moving {side}: won / drawn / lost",
+                f"against {name}, moving {side}: won / drawn / lost",
                 *(played(run, name, side) for run in runs.values()),
             ]
             for name in OPPONENTS

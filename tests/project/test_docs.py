@@ -37,7 +37,14 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"
 # The rows of the benchmarks in README's picture, in its order.
 SPEEDS = ["ppo-cartpole", "a2c-cartpole", "trpo-cartpole", "recurrent-ppo-cartpole", "dqn-cartpole"]
 SPEEDS += ["dreamer-cartpole", "ppo-atari", "sac-pendulum"]
-PICTURES = {"display.svg", "report.png", "schedules.png", "speed.png", "learning_curve.png"}
+PICTURES = {
+    "connect_four.png",
+    "display.svg",
+    "report.png",
+    "schedules.png",
+    "speed.png",
+    "learning_curve.png",
+}
 PICTURES |= {"dreamer_pixels.png", "pong.png", "proofs.png"}
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 

@@ -46,6 +46,7 @@ def requirements(peer: Peer) -> Path:
 def run_peer(row: Row, *, results: Path, runs: Path, tell: Callable[[str], None]) -> Path:
     """Train and score the row's peer with every seed, and write what came of it."""
     peer = peer_of(row)
+    tell(f"{peer.library}, in an environment of its own: installed on first use, which takes minutes")
     python = interpreter(peer.library)
     installed = file_digest(requirements(peer))
     said = {}
