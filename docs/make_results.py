@@ -235,7 +235,7 @@ def games_card() -> str:
     lines = [
         f"# zoo:{GAME}",
         "",
-        "`gumbel_muzero` on `rl_training/ConnectFour-v0`, the policy of the seed that keeps the fewest moves.",
+        "`gumbel_muzero` on `rl_training/ConnectFour-v0`, the weakest of the seeds that were measured.",
         "",
         f"- With {searched} simulations {100 * judged['kept']:.1f} % of its moves keep the theoretical value; "
         f"untrained {100 * judged['untrained']:.1f} %",
