@@ -63,6 +63,7 @@ LEFT_OUT: dict[str, str] = {
     "ppo/repeat_previous": YOUNGER,
     "recurrent_ppo/repeat_previous": YOUNGER,
     "sac/halfcheetah": YOUNGER,
+    "sac/hopper": YOUNGER,
     "sac/pendulum": YOUNGER,
 }
 
