@@ -45,6 +45,7 @@ LEFT_OUT: dict[str, str] = {
     "appo/minatar_breakout": YOUNGER,
     "dqn/acrobot": YOUNGER,
     "dqn/lunarlander": YOUNGER,
+    "dqn/minatar_breakout": YOUNGER,
     "dreamer/cartpole": YOUNGER,
     "gail/pendulum": YOUNGER,
     "gumbel_muzero/cartpole": YOUNGER,
