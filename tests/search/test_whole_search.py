@@ -16,17 +16,15 @@ from rl_training.search import Root, SearchResult, gumbel_muzero_search, muzero_
 ACTIONS = 3
 
 
-def network(support: int = 5) -> MuZeroNetwork:
-    torch.manual_seed(support)
+def network(**settings: Any) -> MuZeroNetwork:
+    torch.manual_seed(5)
+    small: dict[str, Any] = dict(latent_size=8, hidden_sizes=[16], activation="relu", support_size=5)
     made = MuZeroNetwork(
         spaces.Box(-1, 1, (4,), np.float32),
         ACTIONS,
-        latent_size=8,
-        hidden_sizes=[16],
-        activation="relu",
         image_encoder="nature",
-        support_size=support,
         residual_blocks=1,
+        **small | settings,
     )
     heads = list(made.prediction.children())[-1]
     assert isinstance(heads, torch.nn.Linear)
@@ -43,18 +41,20 @@ def searched(kind: str, recurrent: Any, root: Root, **more: Any) -> SearchResult
 
 @pytest.mark.parametrize("kind", ["muzero", "gumbel"])
 @pytest.mark.parametrize(
-    ("roots", "simulations", "more"),
+    ("settings", "roots", "simulations", "more"),
     [
-        (1, 1, {}),
-        (3, 12, {"max_depth": 2}),
-        (17, 40, {}),
-        (40, 25, {"invalid_actions": np.eye(40, ACTIONS)}),
+        ({}, 1, 1, {}),
+        ({}, 3, 12, {"max_depth": 2}),
+        ({}, 17, 40, {}),
+        ({}, 40, 25, {"invalid_actions": np.eye(40, ACTIONS)}),
+        (dict(activation="tanh", latent_size=5, hidden_sizes=[24, 9], support_size=1), 9, 16, {}),
+        (dict(latent_size=33, hidden_sizes=[7], support_size=20), 2, 30, {}),
     ],
 )
 def test_one_call_finds_what_single_calls_find(
-    kind: str, roots: int, simulations: int, more: dict[str, Any]
+    kind: str, settings: dict[str, Any], roots: int, simulations: int, more: dict[str, Any]
 ) -> None:
-    model = network()
+    model = network(**settings)
     with torch.inference_mode():
         root = Root(*model.initial(torch.randn(roots, 4)))
         whole = Recurrent(model, torch.full((roots,), 0.97))

@@ -321,6 +321,10 @@ def test_tasks_that_are_trained_together_have_a_row_each(
     assert run("ppo/pole", "--stale") == 0
     assert "changed since: task" in " ".join(capsys.readouterr().out.split())
     pole.write_text(TASKS + "task: CartPole-v1\n")
+    far = rows.with_name("far.yaml")
+    far.write_text(TASKS + "task: FrozenLake-v1\ntrained_with: ppo/lake\n")
+    assert run("ppo/far", "-q") == 2
+    assert "ppo/lake has no runs; it is trained with ppo/pole" in capsys.readouterr().err
     for text, told in (
         (TASKS, "task '': name one of CartPole-v1, FrozenLake-v1"),
         (
@@ -436,8 +440,9 @@ def test_a_peer_alone_is_run_beside_a_kept_result(
     assert "peer         fake 1.5: 21.0, 1 seed\n" in capsys.readouterr().out
     assert Path("calls").read_text() == "11" and Path("results/ppo/small.json").read_bytes() == before
     assert not Path("runs/reproduce/ppo/small/s11").exists(), "ours is not trained anew"
-    assert run("ppo/small", "--peer-only", "--verify") == 2
-    assert "goes with neither --zoo nor --verify" in capsys.readouterr().err
+    for more in ("--verify", "--peer"):
+        assert run("ppo/small", "--peer-only", more) == 2
+        assert "goes with none of --peer, --zoo and --verify" in capsys.readouterr().err
     rows.write_text(rows.read_text().replace('"11"', '"11-12"'))
     assert run("ppo/small", "-q", "--peer-only") == 2
     assert "its result is stale (seeds); train it anew" in capsys.readouterr().err

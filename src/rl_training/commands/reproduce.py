@@ -69,8 +69,8 @@ def reproduce(
         return
     if not names:
         raise UserError("name a row, or use --list to see them")
-    if peer_only and (zoo is not None or verify):
-        raise UserError("--peer-only trains nothing of ours: it goes with neither --zoo nor --verify")
+    if peer_only and (peer or zoo is not None or verify):
+        raise UserError("--peer-only trains nothing of ours: it goes with none of --peer, --zoo and --verify")
     places, silent = Places(results, runs, zoo), quiet or json_
     done = {}
     for row in rows:

@@ -100,6 +100,10 @@ def refuse_tasks(row: Row, config: Config) -> None:
         if row.trained_with not in row_names():
             raise UserError(f"row {row.name}: no such row as {row.trained_with}, which it is trained with")
         other = read_row(row.trained_with)
+        if other.trained_with:
+            raise UserError(
+                f"row {row.name}: {other.name} has no runs; it is trained with {other.trained_with}"
+            )
         if (other.config, other.overrides, other.seeds) != (row.config, row.overrides, row.seeds):
             raise UserError(f"row {row.name}: {other.name}, which it is trained with, is trained otherwise")
 
