@@ -56,6 +56,7 @@ LEFT_OUT: dict[str, str] = {
     "muzero/cartpole": YOUNGER,
     "ppg/cartpole": YOUNGER,
     "ppg/minatar_breakout": YOUNGER,
+    "ppo/halfcheetah_tianshou": YOUNGER,
     "ppo/minatar_asterix": YOUNGER,
     "ppo/minatar_breakout": YOUNGER,
     "ppo/minatar_breakout_100k": YOUNGER,
