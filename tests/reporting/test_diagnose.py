@@ -47,6 +47,7 @@ LEFT_OUT: dict[str, str] = {
     "dqn/lunarlander": YOUNGER,
     "dqn/minatar_breakout": YOUNGER,
     "dreamer/cartpole": YOUNGER,
+    "efficientzero/cartpole": YOUNGER,
     "gail/pendulum": YOUNGER,
     "gumbel_muzero/cartpole": YOUNGER,
     "impala/cartpole": YOUNGER,
