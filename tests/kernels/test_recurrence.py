@@ -15,6 +15,7 @@ from rl_training.kernels import stacks
 from rl_training.kernels.layers import HEIGHT
 from rl_training.kernels.programs import place
 from rl_training.kernels.stacks import Stack
+from rl_training.networks.reconstruction import FoldedPicture, Picture
 from rl_training.networks.rssm import RSSM, State, linear, mlp
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.dreamer_trainer import DreamerTrainer
@@ -204,6 +205,23 @@ def test_threads_that_follow_from_large_pictures_are_torchs(monkeypatch: pytest.
         monkeypatch.setattr("rl_training.runtime.trainer.PHYSICAL_CORES", cores)
         trainer = warmed("dreamer", 0, env_id="probe/DictAndPicture-v0", **SMALL, small_pictures=False)
         assert trainer.fast_networks.explained == how
+
+
+def test_pictures_are_painted_as_a_run_has_begun() -> None:
+    """A run whose record says nothing of them is older than the folded decoder."""
+    settings = dict(env_id="probe/DictAndPicture-v0", torch_threads=1)
+    trainer = warmed("dreamer", 60, **settings, **SMALL)
+    now = Controls.of(trainer.config).at(0).after(0)
+    assert trainer.paths()["fast_pictures"] == "compiled"
+    for kind, record in ((FoldedPicture, {}), (Picture, {"fast_networks": "compiled"})):
+        if record:
+            trainer.keep_to(record)
+        trainer.update(now)
+        network = trainer.fast_networks.taken()
+        assert network is not None and [type(part) for part in network.reconstruction.pictures] == [kind]
+    assert "fast_pictures" not in warmed("dreamer", 0, env_id="CartPole-v1", torch_threads=1, **SMALL).paths()
+    odd = warmed("dreamer", 0, **settings, **TINY_DREAMER).fast_pictures
+    assert odd.explained == "torch (the other networks are not compiled)"
 
 
 @pytest.mark.parametrize("scale", [np.ones(8), np.ones((8, 2), np.float32)[:, 0]], ids=["float64", "strided"])

@@ -27,7 +27,7 @@ from rl_training.networks.encoders import (
     plain_first,
 )
 from rl_training.networks.muzero import FrameDynamics, FrameRepresentation, MuZeroNetwork
-from rl_training.networks.reconstruction import Choices, Picture, Vector
+from rl_training.networks.reconstruction import Choices, FoldedPicture, Picture, Vector
 from rl_training.networks.rssm import RSSM, BlockLinear, truncated_normal
 from rl_training.networks.scalezero import TaskHeads
 from rl_training.networks.soft_actor_critic import TwinCritics
@@ -391,3 +391,20 @@ def test_the_stages_of_a_world_models_pictures(last: bool) -> None:
     assert told.shape == obs.shape and told.dtype is torch.uint8
     planes = obs.float().flatten(0, 1) / 255
     torch.testing.assert_close(picture.pixels(obs), planes.movedim(-1, 1) if last else planes)
+
+
+@pytest.mark.parametrize("shape", [(64, 48, 3), (50, 44, 2), (4, 4, 1)])
+def test_a_folded_decoder_paints_the_same_pictures_and_has_the_same_gradients(shape: tuple[int, ...]) -> None:
+    """Also where a stage does not double: 50 × 44 comes from 25 × 22, that from 12 × 11; 4 × 4 has one stage."""
+    torch.manual_seed(1)
+    plain = Picture(bytes_of(*shape), 4, 16, 6, 10, 2).double()
+    for convolve in plain.outwards:
+        torch.nn.init.normal_(convolve.bias)  # type: ignore[arg-type]
+    folded = object.__new__(FoldedPicture)
+    folded.__dict__.update(plain.__dict__)
+    features, weights = torch.randn(3, 22).double(), list(plain.outwards.parameters())
+    painted = [each.decode(features) for each in (folded, plain)]
+    assert painted[0].shape == (3, shape[2], *shape[:2])
+    slopes = [torch.autograd.grad((each**2).sum(), weights) for each in painted]
+    torch.testing.assert_close(painted[0], painted[1])
+    torch.testing.assert_close(slopes[0], slopes[1])

@@ -26,7 +26,7 @@ from rl_training.envs.environments import Step
 from rl_training.networks.rssm import State
 from rl_training.policies.dreamer import DreamerPolicy, stored
 from rl_training.runtime.controls import Knobs, Now
-from rl_training.runtime.dreamer_updates import begin, fastest_networks, learned
+from rl_training.runtime.dreamer_updates import begin, fastest_networks, fastest_pictures, learned
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import LaProp, target_of
@@ -45,7 +45,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
     config_class = DreamerConfig
     agent: DreamerPolicy
     replay: StreamReplay
-    transient = ("slow_weights", "critic_weights", "fast_networks")
+    transient = ("slow_weights", "critic_weights", "fast_networks", "fast_pictures")
 
     def __init__(self, config: DreamerConfig) -> None:
         super().__init__(config)
@@ -59,6 +59,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         if config.compile:
             self.agent.network.rssm.compile()
         self.fast_networks = fastest_networks(self)
+        self.fast_pictures = fastest_pictures(self)
 
     @classmethod
     def make_agent(

@@ -22,10 +22,17 @@ from rl_training.kernels.recurrence import Recurrence, observe
 from rl_training.kernels.stacks import Stack
 from rl_training.networks.dreamer import DreamerNetwork, Head
 from rl_training.networks.encoders import OneHot
-from rl_training.networks.reconstruction import ChannelNorm, Choices, Picture, Reconstruction, Vector
+from rl_training.networks.reconstruction import (
+    ChannelNorm,
+    Choices,
+    FoldedPicture,
+    Picture,
+    Reconstruction,
+    Vector,
+)
 from rl_training.networks.rssm import RSSM, BlockLinear, Dense, State
 from rl_training.runtime.optim import LaProp, Optimizer
-from rl_training.runtime.updates import STEPPED, Choice
+from rl_training.runtime.updates import COMPILED, STEPPED, Choice
 
 TORCHS = (nn.Linear, nn.Sequential, nn.ModuleList, nn.Conv2d)
 PARTS = (Vector, Choices, Picture, ChannelNorm, OneHot)
@@ -54,7 +61,8 @@ def begin(trainer: Any) -> Learned:
     """The same at the start of an update: compiled networks read the parameters as they are now."""
     networks = learned(trainer)
     if isinstance(networks.network, CompiledNetwork):
-        networks.network.begin()
+        pictures = trainer.fast_pictures and trainer.fast_pictures.taken()
+        networks.network.begin(pictures or trainer.agent.network.reconstruction.pictures)
     return networks
 
 
@@ -76,6 +84,22 @@ def fastest_networks(trainer: Any) -> Choice:
         known=STEPPED | {LaProp},
         replaced=lambda: not is_ours(trainer, "rl_training.runtime.dreamer_trainer", *METHODS),
     )
+
+
+def fastest_pictures(trainer: Any) -> Choice | None:
+    """The decoder of a trainer's pictures with fewer products, if there are any."""
+    pictures = trainer.agent.network.reconstruction.pictures
+    if not len(pictures):
+        return None
+    hindered = "" if trainer.fast_networks.path == COMPILED else "the other networks are not compiled"
+    known = STEPPED | {LaProp}
+    return Choice(hindered, trainer, ("optimizer",), pictures, folded_pictures, known=known)
+
+
+def folded_pictures(pictures: nn.ModuleList) -> nn.ModuleList | None:
+    if not has_known_layers(pictures):
+        return None
+    return nn.ModuleList(with_parts(picture, FoldedPicture) for picture in pictures)
 
 
 def compiled_networks(trainer: Any) -> CompiledNetwork | None:
@@ -120,9 +144,10 @@ class CompiledNetwork(DreamerNetwork):
             "slow_critic": Stack(dense_layers([*slow.layers, slow.output], slow_weights, False), None),
             "rssm": CompiledRSSM(plain.rssm, stack([*hidden, plain.rssm.prior_layers[1]])),
         }
+        stacks: dict[str, Any] = {}
         if reconstruction.encoder is not None:
-            encoder, decoder = stack(reconstruction.encoder, False), stack(reconstruction.decoder)
-            parts["reconstruction"] = with_parts(reconstruction, encoder=encoder, decoder=decoder)
+            stacks = {"encoder": stack(reconstruction.encoder, False), "decoder": stack(reconstruction.decoder)}
+        parts["reconstruction"] = with_parts(reconstruction, **stacks)
         self._modules = plain._modules | parts
         self.imagination: Imagination | None = None
         if isinstance(self.family, Categorical | DiagonalGaussian):
@@ -130,7 +155,7 @@ class CompiledNetwork(DreamerNetwork):
             dimensions = self.action_sizes[0] if isinstance(self.family, DiagonalGaussian) else 0
             self.imagination = Imagination(self.rssm.recurrence, actor, prior, dimensions)
         self.begins = [part.begin for part in self.modules() if isinstance(part, Stack | CompiledRSSM)]
-        self.begin()
+        self.begin(reconstruction.pictures)
 
     def step(self, loss: Tensor, learning_rate: float, _: None) -> dict[str, float]:
         """`Optimizer.step` in compiled code."""
@@ -154,8 +179,9 @@ class CompiledNetwork(DreamerNetwork):
         chance = torch.stack([torch.randn(count, self.action_sizes[0]) for _ in range(horizon)])
         return self.imagination.run(state.features, noise, chance, None)
 
-    def begin(self) -> None:
-        """Read the parameters as they are now; gradients begin anew."""
+    def begin(self, pictures: nn.Module) -> None:
+        """Read the parameters as they are now; gradients begin anew. Pictures are seen and painted by these modules."""
+        self.reconstruction._modules["pictures"] = pictures
         for begin in self.begins:
             begin()
 
@@ -185,9 +211,9 @@ class CompiledRSSM(RSSM):
         return State(deter, stoch), probs
 
 
-def with_parts(module: Any, **parts: nn.Module) -> Any:
-    """A module that has these parts in place of its own, and else everything in common with it."""
-    twin = object.__new__(type(module))
+def with_parts(module: Any, kind: type[nn.Module] | None = None, **parts: nn.Module) -> Any:
+    """A module that has these parts in place of its own, and else everything in common with it but perhaps its kind."""
+    twin = object.__new__(kind or type(module))
     twin.__dict__.update(module.__dict__)
     twin._modules = module._modules | parts
     return twin
