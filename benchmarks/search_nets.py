@@ -28,7 +28,9 @@ from rl_training.kernels.blocks import (
     from_block,
     to_block,
 )
+from rl_training.kernels.exact import taken
 from rl_training.networks.muzero import MuZeroNetwork
+from rl_training.search import Small
 
 HEAD = 32  # hidden units of each of LightZero's heads
 DISCOUNT = 0.997
@@ -120,6 +122,14 @@ class PackageModel(Model):
         heads = list(self.network.prediction.children())[-1]
         assert isinstance(heads, torch.nn.Linear)
         torch.nn.init.normal_(heads.weight, 0, HEAD**-0.5)  # or all values would be equal
+        self.small: Small | None = None
+
+    def root(self, count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        found = super().root(count, seed)
+        model = taken(self.network.small)  # as a trained policy does: the whole search is one compiled call
+        assert model is not None
+        self.small = Small(model, self.discounts[count])
+        return found
 
     def __call__(self, latent: Tensor, action: Tensor) -> Outputs:
         reward, logits, value, following = self.network.recurrent(latent, action)

@@ -291,12 +291,12 @@ def _exponentials(lanes: int) -> Any:
     def write(writer: _Writer, logits: _Array, tops: _Array, out: _Array) -> None:
         builder = writer.builder
         top, zero = writer.load(tops, INDEX(0)), writer.spread(NUMBER(0.0))
-        total, weighted = writer.variable(zero), writer.variable(zero)
+        total, weighted, row = writer.variable(zero), writer.variable(zero), writer.variable(zero)
         with cgutils.for_range(builder, cgutils.unpack_tuple(builder, logits.shape)[0]) as loop:
             share = ((writer.load(logits, loop.index) - top) * LOG2_E).exp2()
-            row = writer.spread(builder.sitofp(loop.index, NUMBER))
             writer.set(total, writer.get(total) + share)
-            writer.set(weighted, writer.get(weighted) + share * row)
+            writer.set(weighted, writer.get(weighted) + share * writer.get(row))
+            writer.set(row, writer.get(row) + 1.0)  # cheaper than converting the index
         writer.store(writer.get(total), out, INDEX(0))
         writer.store(writer.get(weighted), out, INDEX(1))
 
