@@ -6,11 +6,13 @@ from importlib.util import find_spec
 
 import pytest
 from runs import (
+    CADENCES,
     COMPILED,
     LANED,
     OWN,
     RUNS,
     STEPPED,
+    TINY_DREAMER,
     assert_same_run,
     fresh,
     go_on,
@@ -19,6 +21,8 @@ from runs import (
     small_config,
 )
 
+from rl_training import load_config
+from rl_training.extras import missing_packages
 from rl_training.registry import SHIPPED, config_class_of
 from rl_training.runtime import engine
 from rl_training.runtime.optim import Adam
@@ -64,6 +68,26 @@ def test_killed_twenty_times(name, seed, trained_run, tmp_path):
 )
 def test_killed_twenty_times_in_every_compiled_environment(name, trained_run, tmp_path):
     compare_killed_with(trained_run(name), name, tmp_path, kills=20, seed=0)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("preset", ["dreamer/cartpole_pixels", "dreamer/dm_cartpole_swingup"])
+def test_world_models_of_pictures_and_of_dm_control_killed_ten_times(preset, tmp_path):
+    """With compiled networks, episodes that end by a limit, and latents that are written back."""
+    if "dm_" in preset and missing_packages("dm-control"):
+        pytest.skip("the extra dm-control is not installed")
+    sizes = TINY_DREAMER | dict(deter_size=32, blocks=2, rssm_hidden=16, imagination_horizon=4, cnn_depth=2)
+    short = dict(total_timesteps=400, num_envs=2, learning_starts=100, train_ratio=1.5, refresh_latents=True)
+    short |= dict(buffer_size=300, torch_threads=1, learning_rate_schedule="linear:1e-4")
+    short |= {"max_episode_steps": 40} if preset == "dreamer/cartpole_pixels" else {"time_limit": 40}
+    config = load_config(preset, CADENCES | sizes | short)
+    assert in_child(go_on, config, tmp_path / "whole") == 0
+    paths = json.loads((tmp_path / "whole" / "manifest.json").read_text())["paths"]
+    assert paths["fast_networks"] == "compiled"
+    assert paths.get("fast_pictures") == ("compiled" if preset == "dreamer/cartpole_pixels" else None)
+    hits = kill_and_resume(config, tmp_path / "killed", 10, random.Random(1))
+    assert hits >= 5
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
 @pytest.mark.parametrize(
