@@ -43,6 +43,7 @@ YOUNGER = "its row is younger than the corpus"
 LEFT_OUT: dict[str, str] = {
     "appo/cartpole": YOUNGER,
     "appo/minatar_breakout": YOUNGER,
+    "appo/minatar_space_invaders": YOUNGER,
     "dqn/acrobot": YOUNGER,
     "dqn/lunarlander": YOUNGER,
     "dqn/minatar_breakout": YOUNGER,
