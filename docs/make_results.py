@@ -49,7 +49,8 @@ NO_SCORES = {
     # speed and sizes
     "| | 1 | 8 | 64 | 256 |",
     "| MB on disk | latest 2 | `ladder` (13 checkpoints) | `all` (64) |",
-    "| `dreamer/cartpole` | torch | compiled | ratio | products alone | products at peak | ratio if nothing but products took time |",
+    "| `dreamer/cartpole` | torch | compiled | ratio | products alone | products at peak "
+    "| ratio if nothing but products took time |",
     "| config | a, per step | l, per step | s | m | n* |",
     "| config | first compilation |",
     "| row | against | ratio per CPU-second, median (lowest–highest) | required |",
