@@ -13,7 +13,7 @@ import numpy as np
 
 from rl_training.types import Env
 
-SIZE = 64  # pixels per side
+SIZE = 64  # pixels per side, as it is drawn
 WIDTH = 4.8  # what the picture shows of the track, in metres
 GROUND = 48.0  # row of the cart's axle
 CART = (3.0, 2.0)  # half width and half height, in pixels
@@ -42,17 +42,27 @@ def draw(position: float, angle: float) -> np.ndarray:
 
 
 class Camera(gym.ObservationWrapper[Any, Any, Any]):
-    """Shows where cart and pole are; how fast they move shows in two pictures only."""
+    """Shows where cart and pole are; how fast they move shows in two pictures only.
 
-    def __init__(self, env: Env) -> None:
+    A smaller picture has the mean of a square of pixels in each of its own.
+    """
+
+    def __init__(self, env: Env, size: int = SIZE) -> None:
         super().__init__(env)
-        self.observation_space = gym.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
+        if size < 1 or SIZE % size:
+            raise ValueError(f"size: must divide {SIZE}, got {size}")
+        self.size, self.each = size, SIZE // size
+        self.observation_space = gym.spaces.Box(0, 255, (size, size, 3), np.uint8)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
-        return draw(float(observation[0]), float(observation[2]))
+        picture = draw(float(observation[0]), float(observation[2]))
+        if self.each == 1:
+            return picture
+        squares = picture.reshape(self.size, self.each, self.size, self.each, 3)
+        return squares.mean((1, 3), np.float32).astype(np.uint8)
 
 
-def cartpole_pixels(**kwargs: Any) -> Env:
+def cartpole_pixels(size: int = SIZE, **kwargs: Any) -> Env:
     from gymnasium.envs.classic_control import CartPoleEnv
 
-    return Camera(CartPoleEnv(**kwargs))
+    return Camera(CartPoleEnv(**kwargs), size)

@@ -146,7 +146,10 @@ class CompiledNetwork(DreamerNetwork):
         }
         stacks: dict[str, Any] = {}
         if reconstruction.encoder is not None:
-            stacks = {"encoder": stack(reconstruction.encoder, False), "decoder": stack(reconstruction.decoder)}
+            stacks = {
+                "encoder": stack(reconstruction.encoder, False),
+                "decoder": stack(reconstruction.decoder),
+            }
         parts["reconstruction"] = with_parts(reconstruction, **stacks)
         self._modules = plain._modules | parts
         self.imagination: Imagination | None = None
