@@ -160,6 +160,21 @@ def test_the_old_policy_is_the_one_before_the_phase():
     assert min(divergence[30:]) > 1e-5
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("rate", [None, 0.0, 1e-4])
+def test_the_auxiliary_phase_has_a_learning_rate_of_its_own(rate, compiled):
+    """The first step of an Adam is lr · sign(g), but for ε: the furthest that any parameter moves."""
+    one_step = dict(auxiliary_epochs=1, auxiliary_minibatches=1, max_grad_norm=None)
+    trainer, now = with_kept_rollouts(**one_step, auxiliary_learning_rate=rate, compiled_updates=compiled)
+    optimizers = (trainer.policy_optimizer, trainer.critic_optimizer)
+    before = [each.parameters.clone() for each in optimizers]
+    trainer.auxiliary_phase(now, Metrics(0, []))
+    for optimizer, old in zip(optimizers, before, strict=True):
+        expected = 3e-3 if rate is None else rate
+        assert (optimizer.parameters - old).abs().max().item() == pytest.approx(expected, rel=1e-2)
+    assert now.learning_rate == 3e-3  # that of the policy phase
+
+
 def test_two_adams_over_the_same_parameters_have_moments_of_their_own():
     layer = torch.nn.Linear(2, 2)
     one = Adam([layer])

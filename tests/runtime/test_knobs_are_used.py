@@ -60,7 +60,8 @@ SCENES: dict[str, dict[str, Any]] = {
     "trpo": ROLLOUTS | dict(update_epochs=2, num_minibatches=2, max_grad_norm=0.5),
     "ppg": ROLLOUTS
     | dict(policy_epochs=2, num_minibatches=2, target_kl=0.01)
-    | dict(policy_iterations=1, auxiliary_epochs=2, auxiliary_minibatches=2),
+    | dict(policy_iterations=1, auxiliary_epochs=2, auxiliary_minibatches=2)
+    | dict(auxiliary_learning_rate=1e-2),
     "recurrent_ppo": SURROGATE | dict(recurrent_size=4),
     "impala": ROLLOUTS | ACTORS,
     "appo": SURROGATE | ACTORS | dict(kl_coef=0.5, tau=0.5, kl_coef_target=0.01, batch_uses=2),

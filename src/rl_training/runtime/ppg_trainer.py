@@ -16,7 +16,7 @@ from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.on_policy import OnPolicyTrainer
-from rl_training.runtime.optim import adam_of, share_parameters
+from rl_training.runtime.optim import adam_of, rate, share_parameters
 from rl_training.runtime.part_updates import fastest_fit, fastest_phasic_policy
 from rl_training.runtime.phasic_updates import fastest_distillation
 from rl_training.runtime.ppo_trainer import optimize_surrogate
@@ -124,6 +124,7 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
     def auxiliary_phase(self, now: Now, metrics: Metrics) -> None:
         """Distil the values of the phase's rollouts into the policy's trunk, holding the policy by its KL."""
         config, agent = self.config, self.agent
+        now = Now(vars(now) | {"learning_rate": rate(now, "auxiliary")})
         batch: Kept = tree_map(lambda *parts: torch.cat(parts, 1), *self.kept)
         lanes = batch["return"].shape[1]
         # Compute π_old for all states in the buffer, once, before anything moves.

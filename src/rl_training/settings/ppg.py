@@ -20,7 +20,10 @@ class PPGConfig(OnPolicyConfig, Minibatches, AdamSettings):
 
     algo: Literal["ppg"] = "ppg"
     num_steps = 256
-    learning_rate = changed(5e-4, "Learning rate of Adam, in both phases.")
+    learning_rate = changed(5e-4, "Learning rate of Adam.")
+    auxiliary_learning_rate: float | None = knob(
+        None, "Learning rate of Adam in the auxiliary phase; none: learning_rate.", aliases=("aux_lr",)
+    )
     clip_coef: float = like(Surrogate)
     ent_coef = changed(0.01, "Coefficient of the entropy bonus.")
     vf_coef = changed(1.0, "Coefficient of the value loss; matters only through gradient clipping.")
