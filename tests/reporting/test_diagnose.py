@@ -52,6 +52,7 @@ LEFT_OUT: dict[str, str] = {
     "efficientzero/cartpole": YOUNGER,
     "gail/pendulum": YOUNGER,
     "gumbel_muzero/cartpole": YOUNGER,
+    "gumbel_muzero/pendulum": YOUNGER,
     "impala/cartpole": YOUNGER,
     "impala/cartpole_no_velocity": YOUNGER,
     "impala/minatar_breakout": YOUNGER,
