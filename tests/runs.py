@@ -376,6 +376,9 @@ RUNS: dict[str, dict[str, Any]] = {
         symmetries=True,
         temperature_moves=8,
         gamma=1.0,
+        value_transform=False,
+        reward_priority=4.0,
+        state_coef_schedule={"type": "linear", "start": 2.0, "end": 1.0},
     ),
     "efficientzero-cartpole": dict(
         algo="efficientzero",

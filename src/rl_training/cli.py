@@ -77,6 +77,8 @@ class OneLineErrors(TyperGroup):
             return fail(1, error)
         except USAGE_ERRORS as error:
             told = error.format_message().replace("Value error, ", "").rstrip(".")
+            if (name := getattr(error, "option_name", None)) in OTHER_WORDS:
+                told = f"No such option: {name}; did you mean {OTHER_WORDS[name]}?"
             return fail(2, told + " (see rl-training --help)")
         except (KeyboardInterrupt, typer.Abort):
             return fail(130, "interrupted")
@@ -87,6 +89,7 @@ def fail(code: int, error: Exception | str) -> int:
     return code
 
 
+OTHER_WORDS = {"--games": "--episodes"}  # what an option may be taken to be called
 FORMER_OPTIONS = {"trust-env": "trust"}  # still understood, and no longer shown
 
 app = typer.Typer(

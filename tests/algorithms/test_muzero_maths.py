@@ -14,6 +14,7 @@ from rl_training.algorithms.gumbel_muzero import improved_policy_loss, mixed_pri
 from rl_training.algorithms.muzero import (
     decode,
     policy_loss,
+    scale_board,
     scale_gradient,
     scale_latent,
     step_weights,
@@ -48,6 +49,14 @@ def test_two_hot_by_hand() -> None:
 def test_what_lies_beyond_the_support_goes_to_its_end(target: float, atom: int) -> None:
     logits = torch.randn(5)
     torch.testing.assert_close(two_hot_loss(logits, torch.tensor(target)), -logits.log_softmax(-1)[atom])
+
+
+def test_without_the_transform_a_win_is_the_topmost_atom() -> None:
+    logits, targets = torch.randn(3, 3), torch.tensor([-1.0, 0.0, 1.0])
+    loss = two_hot_loss(logits, targets, compressed=False)
+    assert torch.allclose(loss, torch.nn.functional.cross_entropy(logits, torch.arange(3), reduction="none"))
+    assert targets.tolist() == [-1, 0, 1]
+    assert decode(50 * torch.eye(3), torch.tensor([-1.0, 0, 1]), compressed=False).tolist() == [-1, 0, 1]
 
 
 def test_the_minimum_of_the_two_hot_loss_decodes_to_the_target() -> None:
@@ -102,6 +111,14 @@ def test_latents_fill_the_unit_interval() -> None:
     picture = scale_latent(torch.randn(2, 3, 4, 4))
     assert picture.shape == (2, 3, 4, 4)
     torch.testing.assert_close(picture.flatten(1).amax(1), torch.ones(2), atol=1e-4, rtol=0)
+
+
+def test_states_of_boards_have_a_mean_square_of_1() -> None:
+    """[3, 4, 0, 0] has a mean square of 25 / 4."""
+    states = torch.tensor([[[3.0, 4], [0, 0]], [[0, 0], [0, 0]]])
+    torch.testing.assert_close(
+        scale_board(states), torch.tensor([[[1.2, 1.6], [0, 0]], [[0, 0], [0, 0]]]), atol=1e-4, rtol=0
+    )
 
 
 def test_the_unrolled_loss_by_hand() -> None:

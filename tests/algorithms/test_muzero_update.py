@@ -28,7 +28,9 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def trained_a_little() -> MuZeroTrainer:
     seed_everything(3)
-    trainer = MuZeroTrainer(MuZeroConfig(**TINY | dict(unroll_steps=UNROLL, td_steps=2)))
+    trainer = MuZeroTrainer(
+        MuZeroConfig(**TINY | dict(unroll_steps=UNROLL, td_steps=2, reward_priority=4.0, state_coef=0.5))
+    )
     knobs = Controls.of(trainer.config)
     for step in range(0, 120, 2):
         trainer.iterate(knobs.at(step))
@@ -49,6 +51,8 @@ def test_an_update_is_the_papers_term_by_term(monkeypatch: Any) -> None:
         batch[name] = (torch.rand(UNROLL + 1, BATCH, generator=chance) < 0.7).float()
     batch["weight"] = torch.rand(BATCH, generator=chance) + 0.2
     batch["reward"] = 3 * torch.randn(UNROLL, BATCH, generator=chance)
+    batch["reward"][:, 1] = 0
+    batch["reward"][1:, 2] = 0
     batch["returns"] = 5 * torch.randn(UNROLL + 1, BATCH, generator=chance)
     before, target = copy.deepcopy(trainer.agent.network), copy.deepcopy(trainer.target)
     seen: dict[str, Any] = {}
@@ -57,7 +61,9 @@ def test_an_update_is_the_papers_term_by_term(monkeypatch: Any) -> None:
     monkeypatch.setattr(
         trainer.replay,
         "set_priorities",
-        lambda index, error, exponent: seen.update(index=index, error=error, exponent=exponent),
+        lambda index, error, exponent, factor: seen.update(
+            index=index, error=error, exponent=exponent, factor=factor
+        ),
     )
 
     def step(loss: torch.Tensor, *more: Any) -> Any:
@@ -71,7 +77,9 @@ def test_an_update_is_the_papers_term_by_term(monkeypatch: Any) -> None:
     def inputs(slot: int) -> torch.Tensor:
         return trainer.agent.inputs(trainer.replay.seen_at(np.array([slot])))
 
-    sums = dict.fromkeys(("policy_loss", "value_loss", "reward_loss"), torch.zeros((), dtype=torch.float64))
+    sums = dict.fromkeys(
+        ("policy_loss", "value_loss", "reward_loss", "state_loss"), torch.zeros((), dtype=torch.float64)
+    )
     errors = []
     for b in range(BATCH):
         latent = before.represent(inputs(batch["places"][0, b]))
@@ -81,6 +89,12 @@ def test_an_update_is_the_papers_term_by_term(monkeypatch: Any) -> None:
                 if k > 1:  # the root's own gradient is not halved
                     entering.register_hook(lambda gradient: gradient / 2)
                 latent = before.transition(entering, batch["action"][k - 1, b : b + 1])
+                if batch["acted"][k - 1, b]:  # otherwise nothing was seen there
+                    seen_there = before.represent(inputs(batch["places"][k, b])).detach()
+                    apart = (latent - seen_there).double().square().mean()
+                    sums["state_loss"] = sums["state_loss"] + batch["weight"][b].double() * apart / (
+                        UNROLL * BATCH
+                    )
             policy, value, reward = (logits[0].double() for logits in before.predict(latent))
             with torch.no_grad():
                 following = target.initial(inputs(batch["bootstrap"][k, b]))[1].item()
@@ -103,9 +117,11 @@ def test_an_update_is_the_papers_term_by_term(monkeypatch: Any) -> None:
     for name, expected in sums.items():
         assert metrics[name] == pytest.approx(expected.item(), rel=1e-4), name
     loss = sums["policy_loss"] + now.vf_coef * sums["value_loss"] + sums["reward_loss"]
+    loss = loss + now.state_coef * sums["state_loss"]
     assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-4)
     gradient = torch.autograd.grad(loss, list(before.parameters()))
     for one, other in zip(seen["gradient"], gradient, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(seen["error"], errors, rtol=1e-3, atol=1e-4)
     assert seen["index"] is batch["index"] and seen["exponent"] == now.priority_exponent
+    assert seen["factor"].tolist() == [4, 1, *(4,) * (BATCH - 2)], "1 where no reward is unrolled"

@@ -180,6 +180,15 @@ def test_uniform_sampling_is_uniform() -> None:
     assert chi_square < len(replay) + 4 * np.sqrt(2 * len(replay))
 
 
+def test_a_factor_raises_priorities_whatever_the_exponent() -> None:
+    replay = Replay(64, column(0), prioritized=True)
+    for step in range(3):
+        add(replay, step, 0.0, step + 1)
+    replay.set_priorities(np.arange(3), np.array([5.0, 0.0, 2.0]), 0.0, np.array([1.0, 4.0, 1.0]))
+    assert replay.priorities is not None
+    np.testing.assert_allclose(replay.priorities.get(np.arange(3)), [1, 4, 1])
+
+
 def test_priorities_decide_how_often_and_weights_correct_it() -> None:
     replay = Replay(64, column(0), prioritized=True)
     for step in range(4):

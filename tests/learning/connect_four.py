@@ -26,10 +26,11 @@ def measure(run: Path, share: float) -> dict[str, Any]:
     from rl_training.runtime.exactness import judge_moves
     from rl_training.runtime.matches import match_checkpoints
     from rl_training.runtime.ratings import rate_checkpoints
+    from rl_training.runtime.workflows import revisions
     from rl_training.settings.loading import load_config
     from rl_training.state import checkpoints
     from rl_training.tools.checkup import versions
-    from rl_training.tools.reproducing import file_digest
+    from rl_training.tools.reproducing import digest, file_digest, settings_of
 
     games, step = max(2, round(100 * share)), checkpoints.step_of(newest(run))
     timing = [json.loads(line) for line in (run / "timing.jsonl").read_text("utf-8").splitlines()]
@@ -55,6 +56,9 @@ def measure(run: Path, share: float) -> dict[str, Any]:
         "steps": step,
         "total_timesteps": config.total_timesteps,
         "cpu_seconds": max(line["cpu_seconds"] for line in timing if line["step"] <= step),
+        "settings": settings_of(config),
+        "config_sha256": digest(settings_of(config)),
+        "revisions": revisions(config),
         "weights_sha256": file_digest(newest(run) / checkpoints.WEIGHTS),
         "versions": versions(),
     }

@@ -13,6 +13,7 @@ from rl_training.algorithms.masking import MASK
 from rl_training.dynamics.registry import KNOWN
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.muzero import (
+    BoardHeads,
     BoardMoves,
     FrameDynamics,
     MuZeroNetwork,
@@ -101,14 +102,22 @@ def random_moves(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return planes, torch.from_numpy(moves), torch.from_numpy(wins)
 
 
-def test_a_tower_soon_learns_which_moves_win() -> None:
-    """Of random games, within 300 updates: a deeper representation and unmarked moves know little by then."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_tower_soon_learns_which_moves_win(shared: bool) -> None:
+    """Of random games, within 300 updates: a deeper representation and unmarked moves know little by then.
+
+    The shared tower, which is not normalised, needs wins more often, as `reward_priority` draws them.
+    """
     boards, moves, wins = random_moves(12_000)
     torch.manual_seed(1)
-    network = MuZeroNetwork(BOARD, 7, **SIZES | {"latent_size": 16}, board_tower=True, batch_norm=True)
+    kind = {"shared_tower": True} if shared else {"batch_norm": True}
+    network = MuZeroNetwork(BOARD, 7, **SIZES | {"latent_size": 16}, board_tower=True, **kind)
     optimizer, losses = torch.optim.Adam(network.parameters(), 3e-3), []
+    chances = torch.ones(len(boards))
+    if shared:
+        chances[wins > 0] = (wins == 0).sum() / (wins > 0).sum()  # half of a batch
     for _ in range(300):
-        rows = torch.randint(len(boards), (64,))
+        rows = chances.multinomial(64, replacement=True)
         obs = {MASK: torch.ones(64, 7), "observation": boards[rows]}
         with by_the_batch(network):
             said = network.unroll(obs, moves[rows][None]).reward[64:]
@@ -117,9 +126,67 @@ def test_a_tower_soon_learns_which_moves_win() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    share = wins.double().mean()
+    share = (chances * wins).sum() / chances.sum()
     ignorance = -(share * share.log() + (1 - share) * (1 - share).log())
     assert np.mean(losses[-100:]) < 0.75 * ignorance
+
+
+@pytest.mark.parametrize("kind", [MuZeroNetwork, EfficientZeroNetwork])
+def test_representation_and_dynamics_end_in_one_tower(kind: type[MuZeroNetwork]) -> None:
+    more = PREFIX if kind is EfficientZeroNetwork else {}
+    network = kind(BOARD, 7, **SIZES, **more, board_tower=True, shared_tower=True)
+    obs, move = seen(3), torch.tensor([0, 3, 6])
+    before = network.represent(obs)
+    after = network.transition(before, move)
+    assert before.shape == after.shape == (3, 8, 6, 7)
+    torch.testing.assert_close(before.square().mean((1, 2, 3)), torch.ones(3), atol=1e-3, rtol=0)
+    with torch.no_grad():
+        for part in network.tower.parameters():
+            part.add_(0.1)
+    assert not torch.allclose(network.represent(obs), before, atol=1e-3)
+    assert not torch.allclose(network.transition(before, move), after, atol=1e-3)
+    policy, value, state = network.initial(obs)
+    reward, logits, _, _ = network.recurrent(state, move)
+    assert policy.shape == logits.shape == (3, 7) and value.shape == reward.shape == (3,)
+
+
+def heads_of_a_board(actions: int) -> BoardHeads:
+    torch.manual_seed(1)
+    heads = BoardHeads(4, (6, 7), [16], "relu", (actions, 3, 3))
+    for weight in heads.parameters():  # the last layers begin at zero
+        torch.nn.init.normal_(weight, std=0.5)
+    return heads
+
+
+def test_heads_of_boards_know_no_square_by_its_place() -> None:
+    heads, states = heads_of_a_board(7), torch.zeros(2, 4, 6, 7)
+    line = torch.rand(4, 2, 2)
+    states[0, :, 2:4, 2:4], states[1, :, 2:4, 3:5] = line, line
+    policy, rest = heads(states).split([7, 6], 1)
+    assert torch.allclose(rest[0], rest[1], atol=1e-6) and rest[0].abs().max() > 0
+    assert torch.allclose(policy[1, 1:], policy[0, :-1], atol=1e-6), "a column on, as the line is"
+    assert policy[0].std() > 0
+    heads(states)[:, 7:].sum().backward()
+    assert all(weight.grad is not None for weight in heads.lines.parameters())
+
+
+def test_moves_without_squares_have_a_pooled_policy() -> None:
+    said = heads_of_a_board(5)(torch.rand(3, 4, 6, 7))
+    assert said.shape == (3, 5 + 6) and said[:, :5].std() > 0
+
+
+@pytest.mark.parametrize("kind", [MuZeroNetwork, EfficientZeroNetwork])
+def test_outcomes_are_learned_as_they_are_where_the_config_says_so(kind: type[MuZeroNetwork]) -> None:
+    more = PREFIX if kind is EfficientZeroNetwork else {}
+    network = kind(BOARD, 7, **SIZES, **more, board_tower=True, value_transform=False)
+    certain = torch.tensor([[100.0, 0, 0], [0, 100, 0], [0, 0, 100]])
+    assert network.decode(certain).tolist() == [-1, 0, 1]
+    with torch.no_grad():
+        network.prediction[-1].bias[7:10] = certain[2]  # of the value
+    assert network.initial(seen(2))[1].tolist() == [1, 1]
+    vector = spaces.Box(0, 1, (18,))
+    assert kind(vector, 7, **SIZES, **more, value_transform=False).small is None, "compiled decoding has h"
+    assert kind(vector, 7, **SIZES, **more).small is not None
 
 
 def test_grids_without_a_mask_and_what_is_no_grid_have_none() -> None:

@@ -51,7 +51,14 @@ SEARCH = REPLAY | dict(
     max_considered_actions=1,
 )
 PUCT = ("pb_c_init", "pb_c_base", "root_exploration_fraction", "dirichlet_alpha")
-PLANNER = SEARCH | dict(target_update_interval=1, reanalyse_ratio=0.5, priority_exponent=0.6, ent_coef=0.1)
+PLANNER = SEARCH | dict(
+    target_update_interval=1,
+    reanalyse_ratio=0.5,
+    priority_exponent=0.6,
+    ent_coef=0.1,
+    state_coef=0.5,
+    reward_priority=2.0,
+)
 
 # Settings under which each knob of an algorithm has something to do.
 SCENES: dict[str, dict[str, Any]] = {

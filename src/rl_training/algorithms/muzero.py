@@ -1,7 +1,8 @@
 """MuZero (Schrittwieser et al. 2020, Nature 588; arXiv 1911.08265): planning with a learned model.
 
 Values and rewards are compressed by the invertible transform h of `value_transform.py` and learned as distributions
-over the whole numbers -S … S.
+over the whole numbers -S … S. Outcomes of games are learned as they are: h would make 1 a distribution of 0 and 1 that
+must be met exactly, where a distribution with all of its weight on 1 is one that no error of the logits can overshoot.
 """
 
 from __future__ import annotations
@@ -34,19 +35,23 @@ class Targets(NamedTuple):
     samples: Tensor | None = None  # [K + 1, B, A, D], where actions are vectors: those that `policy` is about
 
 
-def decode(logits: Tensor, atoms: Tensor) -> Tensor:
-    """h⁻¹(Σᵢ pᵢ i): the scalars [...] that logits [..., 2S + 1] over the atoms -S … S stand for."""
-    return expand(logits.softmax(-1) @ atoms)
+def decode(logits: Tensor, atoms: Tensor, compressed: bool = True) -> Tensor:
+    """h⁻¹(Σᵢ pᵢ i): the scalars [...] that logits [..., 2S + 1] over the atoms -S … S stand for.
+
+    compressed: whether there is an h; else Σᵢ pᵢ i
+    """
+    mean = logits.softmax(-1) @ atoms
+    return expand(mean) if compressed else mean
 
 
-def two_hot_loss(logits: Tensor, target: Tensor) -> Tensor:
+def two_hot_loss(logits: Tensor, target: Tensor, compressed: bool = True) -> Tensor:
     """Cross-entropy [...] of logits [..., 2S + 1] with a scalar target [...] split between its two nearest atoms.
 
-    y = clip(h(target), -S, S),  w = y - ⌊y⌋
+    y = clip(h(target), -S, S), or without h if it is not `compressed`,  w = y - ⌊y⌋
     loss = -(1 - w) log p(⌊y⌋) - w log p(⌊y⌋ + 1)
     """
     size = (logits.shape[-1] - 1) // 2
-    position = compress(target).clamp_(-size, size) + size
+    position = (compress(target) if compressed else target).clamp(-size, size) + size
     low = position.floor().clamp_(
         max=2 * size - 1
     )  # the topmost atom is the upper neighbour of the one below
@@ -71,6 +76,17 @@ def scale_latent(latent: Tensor) -> Tensor:
     rows = latent.flatten(1)
     low, high = rows.aminmax(dim=1, keepdim=True)
     return ((rows - low) / (high - low + 1e-5)).view_as(latent)
+
+
+def scale_board(latent: Tensor) -> Tensor:
+    """s / √(mean s²) for each row [N, ...]: no single square decides how large all others are."""
+    size = latent.flatten(1).square().mean(1).add(1e-5).rsqrt()
+    return latent * size.view(-1, *(1,) * (latent.ndim - 1))
+
+
+def state_loss(imagined: Tensor, true: Tensor) -> Tensor:
+    """Mean square distance [N] of the states [N, ...] that actions led to from those of the observations there."""
+    return (imagined - true).square().flatten(1).mean(1)
 
 
 def spread(latent: Tensor) -> float:
@@ -99,18 +115,21 @@ def unrolled_losses(
     acted: Tensor,
     known: Tensor,
     weight: Tensor,
+    compressed: bool = True,
 ) -> dict[str, Tensor]:
     """lᵖ, lᵛ and lʳ: of the root in full and of the K steps after it 1/K each.
 
     acted:  [K + 1, B], where an action was taken, so that there is a policy to learn
     known:  [K + 1, B], where there is a value; a reward is known where the state before it is
     weight: [B], which corrects for how positions were drawn
+    compressed: whether values and rewards are, see `two_hot_loss`
     """
     shape = targets.value.shape
     policy = policy_loss(said.policy, targets.policy.flatten(0, 1)).view(shape)
-    value = two_hot_loss(said.value, targets.value.flatten()).view(shape)
+    value = two_hot_loss(said.value, targets.value.flatten(), compressed).view(shape)
     reward = torch.zeros_like(value)  # no action led to the root
-    reward[1:] = two_hot_loss(said.reward[shape[1] :], targets.reward.flatten()).view(-1, shape[1])
+    earned = two_hot_loss(said.reward[shape[1] :], targets.reward.flatten(), compressed)
+    reward[1:] = earned.view(-1, shape[1])
     return {
         "policy_loss": unrolled_loss(policy, acted, weight),
         "value_loss": unrolled_loss(value, known, weight),

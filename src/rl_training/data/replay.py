@@ -190,10 +190,17 @@ class Replay(Stateful, Generic[BatchT]):
         drawn: Any = {**self._gather(place, gamma), "index": place, "weight": share}
         return drawn
 
-    def set_priorities(self, index: np.ndarray, error: np.ndarray, priority_exponent: float) -> None:
-        """pᵢ = (|δᵢ| + ε)^α for the transitions of a batch just drawn."""
+    def set_priorities(
+        self,
+        index: np.ndarray,
+        error: np.ndarray,
+        priority_exponent: float,
+        factor: np.ndarray | float = 1.0,
+    ) -> None:
+        """pᵢ = fᵢ (|δᵢ| + ε)^α for the transitions of a batch just drawn."""
         assert self.priorities is not None
-        self.priorities.put(index, (np.abs(error).astype(np.float64) + 1e-6) ** priority_exponent)
+        surprise = (np.abs(error).astype(np.float64) + 1e-6) ** priority_exponent
+        self.priorities.put(index, factor * surprise)
 
     def taken(self) -> np.ndarray | None:
         """The actions that the ring holds, zeros where none was taken; None before the first."""

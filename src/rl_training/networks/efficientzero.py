@@ -15,12 +15,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.algorithms.muzero import Unrolled, decode
+from rl_training.algorithms.muzero import Unrolled
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.kernels.small_prefix_model import SmallPrefixModel
 from rl_training.networks.encoders import orthogonal
-from rl_training.networks.muzero import FrameDynamics, FrameNorm, MuZeroNetwork, VectorDynamics
+from rl_training.networks.muzero import FrameNorm, MuZeroNetwork, VectorDynamics
 from rl_training.trees import Tensors
 
 PREFIX_CHANNELS = 16  # to which a state of frames is reduced before it enters the memory, as in the paper
@@ -48,7 +48,7 @@ class EfficientZeroNetwork(MuZeroNetwork):
     ) -> None:
         super().__init__(observation_space, num_actions, **sizes)
         self.prefix_horizon = prefix_horizon
-        channels = sizes["latent_size"] if isinstance(self.dynamics, FrameDynamics) else None
+        channels = None if isinstance(self.dynamics, VectorDynamics) else sizes["latent_size"]
         atoms = 2 * sizes["support_size"] + 1
         normalised = channels is not None and sizes.get("batch_norm", False)
         self.prefix = (
@@ -75,7 +75,7 @@ class EfficientZeroNetwork(MuZeroNetwork):
         state = self.transition(latent["latent"], action)
         policy, value, reward = self.predict(state)
         more, hidden, cell = self.prefix.step(state, latent["hidden"], latent["cell"])
-        value, prefix = decode(torch.stack([value, reward + more]), self.atoms)
+        value, prefix = self.decode(torch.stack([value, reward + more]))
         earned = prefix - latent["prefix"]
         # The step that fills the horizon is the last one that remembers: the next prefix begins at 0.
         steps = (latent["steps"] + 1) % self.prefix_horizon
@@ -101,7 +101,8 @@ class EfficientZeroNetwork(MuZeroNetwork):
 
 def small_prefix_model(network: EfficientZeroNetwork) -> SmallModel | None:
     """As `muzero.small_model`, with the prefix's memory where there is one."""
-    if not (is_exact(network, EfficientZeroNetwork) and is_exact(network.dynamics, VectorDynamics)):
+    ours = is_exact(network, EfficientZeroNetwork) and is_exact(network.dynamics, VectorDynamics)
+    if not (ours and network.value_transform):
         return None
     models: Any = network.dynamics, network.prediction
     if network.prefix is None:

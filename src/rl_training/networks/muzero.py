@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.algorithms.masking import MASK
-from rl_training.algorithms.muzero import Unrolled, decode, scale_gradient, scale_latent
+from rl_training.algorithms.muzero import Unrolled, decode, scale_board, scale_gradient, scale_latent
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.networks.encoders import (
@@ -42,6 +42,7 @@ from rl_training.networks.encoders import (
 from rl_training.trees import Tensors
 
 HEAD_CHANNELS = 16  # to which a state of frames is reduced before a head, as in EfficientZero's reference
+BOARD_CHANNELS = 8  # to which a state of a board is reduced before a head
 
 
 class Predictions(NamedTuple):
@@ -59,7 +60,7 @@ class MuZeroNetwork(nn.Module):
     vector of D numbers, 2D numbers.
     """
 
-    transient = ("small",)
+    transient = ("small", "value_transform")
     atoms: Tensor
 
     def __init__(
@@ -76,15 +77,24 @@ class MuZeroNetwork(nn.Module):
         residual_blocks: int,
         batch_norm: bool = False,
         board_tower: bool = False,
+        shared_tower: bool = False,
+        value_transform: bool = True,
         own: Own = OURS,
     ) -> None:
         super().__init__()
         self.num_actions, self.support_size = num_actions, support_size
+        self.value_transform = value_transform
         self.register_buffer("atoms", torch.arange(-support_size, support_size + 1.0))
         self.representation: nn.Module
-        self.dynamics: VectorDynamics | FrameDynamics
+        self.dynamics: VectorDynamics | FrameDynamics | BoardDynamics
+        self.tower: nn.Module | None = None
         board = board_of(observation_space) if board_tower and dimensions is None else None
-        if (board or is_image(observation_space)) and own == OURS:
+        if board and shared_tower and own == OURS:
+            self.representation = FrameRepresentation(observation_space, latent_size, 0, board=True)
+            self.dynamics = BoardDynamics(num_actions, latent_size, picture_shape(board)[1:])
+            self.tower = nn.Sequential(*(ResidualBlock(latent_size) for _ in range(residual_blocks)))
+            self.features = self.representation.features
+        elif (board or is_image(observation_space)) and own == OURS:
             normalised = FrameNorm if batch_norm else None
             sizes = (latent_size, residual_blocks, normalised)
             self.representation = FrameRepresentation(observation_space, *sizes, board=board is not None)
@@ -98,20 +108,28 @@ class MuZeroNetwork(nn.Module):
             self.features = latent_size
         atoms = 2 * support_size + 1
         self.prediction: nn.Module
-        if isinstance(self.dynamics, FrameDynamics) and batch_norm:
-            outputs = (num_actions, atoms, atoms)
+        outputs = (num_actions, atoms, atoms)
+        if board is not None and self.tower is not None:
+            squares = picture_shape(board)[1:]
+            self.prediction = BoardHeads(latent_size, squares, hidden_sizes, activation, outputs)
+        elif isinstance(self.dynamics, FrameDynamics) and batch_norm:
             self.prediction = FrameHeads(latent_size, self.features, hidden_sizes, activation, outputs)
         else:
             self.prediction = dense_heads(self.features, hidden_sizes, activation, num_actions + 2 * atoms)
         self.small: Shortcut[SmallModel] | None = Shortcut.of(self, small_model)
 
     def represent(self, obs: Tensors) -> Tensor:
-        """Observations [N, ...] → states [N, ...] in [0, 1]."""
-        return scale_latent(self.representation(obs))
+        """Observations [N, ...] → states [N, ...], scaled to one range."""
+        return self._state(self.representation(obs))
 
     def transition(self, latent: Tensor, action: Tensor) -> Tensor:
         """States [N, ...] and actions [N], or vectors [N, D] → the states they lead to."""
-        return scale_latent(self.dynamics(latent, action))
+        return self._state(self.dynamics(latent, action))
+
+    def _state(self, features: Tensor) -> Tensor:
+        if self.tower is None:
+            return scale_latent(features)
+        return scale_board(self.tower(features))
 
     def predict(self, latent: Tensor) -> Predictions:
         """What the heads say of states [N, ...]."""
@@ -132,7 +150,7 @@ class MuZeroNetwork(nn.Module):
         """Observations [N, ...] → policy logits [N, A], values [N], states, for the roots of a search."""
         latent = self.represent(obs)
         policy, value, _ = self.predict(latent)
-        return policy, decode(value, self.atoms), latent
+        return policy, self.decode(value), latent
 
     def recurrent(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """States and actions → rewards [N], policy logits [N, A], values [N], the next states, without gradients."""
@@ -141,7 +159,11 @@ class MuZeroNetwork(nn.Module):
             return small.recurrent(latent, action)
         latent = self.transition(latent, action)
         policy, value, reward = self.predict(latent)
-        return decode(reward, self.atoms), policy, decode(value, self.atoms), latent
+        return self.decode(reward), policy, self.decode(value), latent
+
+    def decode(self, logits: Tensor) -> Tensor:
+        """The scalars [...] that a head's logits [..., 2S + 1] stand for."""
+        return decode(logits, self.atoms, self.value_transform)
 
 
 def board_of(space: spaces.Space) -> spaces.Space | None:
@@ -155,6 +177,7 @@ def board_of(space: spaces.Space) -> spaces.Space | None:
 def small_model(network: MuZeroNetwork) -> SmallModel | None:
     """A step of the model without torch, where states are vectors and all of it is exactly this."""
     ours = is_exact(network, MuZeroNetwork) and is_exact(network.dynamics, VectorDynamics)
+    ours = ours and network.value_transform  # which the compiled decoding has in it
     return SmallModel.of(network.dynamics, network.prediction) if ours else None  # type: ignore[arg-type]
 
 
@@ -250,6 +273,55 @@ class FrameHeads(nn.Module):
 
     def forward(self, latent: Tensor) -> Tensor:
         return torch.cat([head(latent) for head in self.heads], -1)
+
+
+class BoardHeads(nn.Module):
+    """Heads that know no square by its place: what is learned of a line in one corner holds in the others.
+
+        policy(a)      = Σ over the squares of a of w · relu(conv(s))
+        value, reward  = dense(mean over all squares, largest of all squares, of relu(conv(s)))
+
+    A win is a line somewhere, which the largest tells; material is a sum, which the mean tells. These see 5 × 5 squares
+    at once, all of a short line, so that a line need not be put together by the layers before. The squares of a move
+    are those that `named_squares` marks; where moves have none, the policy is pooled as well.
+    """
+
+    transient = ("marks",)
+    marks: Tensor | None
+
+    def __init__(
+        self,
+        channels: int,
+        squares: tuple[int, int],
+        hidden_sizes: Sequence[int],
+        activation: str,
+        outputs: Sequence[int],
+    ) -> None:
+        super().__init__()
+        marks = named_squares(outputs[0], squares)
+        self.register_buffer("marks", None if marks is None else marks.flatten(1), persistent=False)
+        if marks is not None:
+            last = nn.Conv2d(BOARD_CHANNELS, 1, 1)
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+            first = orthogonal(nn.Conv2d(channels, BOARD_CHANNELS, 1))
+            self.squares = nn.Sequential(first, nn.ReLU(), last, nn.Flatten())
+        pooled = outputs if marks is None else outputs[1:]
+        self.lines = orthogonal(nn.Conv2d(channels, len(pooled) * BOARD_CHANNELS, 5, padding=2))
+        self.dense = nn.ModuleList(
+            dense_heads(2 * BOARD_CHANNELS, hidden_sizes, activation, width) for width in pooled
+        )
+
+    def forward(self, latent: Tensor) -> Tensor:
+        latent = F.relu(latent)  # the last block ends without one
+        said = [] if self.marks is None else [self.squares(latent) @ self.marks.t()]
+        lines = F.relu(self.lines(latent)).flatten(2)  # [N, C, H · W]
+        # What few squares have makes a small mean: as large as the others it is when it is the sum over √(H · W).
+        mean, largest = lines.mean(2, keepdim=True), lines.amax(2, keepdim=True)
+        pooled = torch.cat([mean * lines.shape[2] ** 0.5, largest], 2)
+        parts = pooled.split(BOARD_CHANNELS, 1)
+        said += [head(part) for part, head in zip(parts, self.dense, strict=True)]
+        return torch.cat(said, -1)
 
 
 class VectorDynamics(nn.Module):
@@ -362,6 +434,22 @@ class BoardMoves(nn.Module):
     def forward(self, action: Tensor) -> Tensor:
         planes = self.planes if self.marks is None else self.convolution(self.marks)
         return planes[action]
+
+
+class BoardDynamics(nn.Module):
+    """conv(relu(conv(s) + plane(a))): the board after a move, for the tower that boards are represented by.
+
+    Because representation and dynamics end in the same tower, a state that moves led to is made as one that was seen.
+    """
+
+    def __init__(self, num_actions: int, channels: int, squares: tuple[int, int]) -> None:
+        super().__init__()
+        self.state = orthogonal(nn.Conv2d(channels, channels, 3, padding=1))
+        self.action = BoardMoves(num_actions, channels, squares)
+        self.board = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), 1.0)
+
+    def forward(self, latent: Tensor, action: Tensor) -> Tensor:
+        return self.board(F.relu(self.state(latent) + self.action(action)))
 
 
 class FrameDynamics(nn.Module):

@@ -127,10 +127,7 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         """
         network = self.agent.network
         assert network.projection is not None
-        there = batch["acted"][:-1] > 0  # whether an action led to the next state
-        with torch.no_grad():
-            turn = batch["turn"].expand(there.shape)[there.cpu()] if "turn" in batch else None
-            true = network.represent(self.seen(batch["places"][1:][there.cpu().numpy()], turn))
+        there, true = self.true_states(batch)
         losses = torch.zeros_like(batch["acted"])
         compared = consistency_loss(
             network.projection.predict(imagined[there]), network.projection.project(true)

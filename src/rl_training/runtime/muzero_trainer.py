@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from torch import Tensor
 
@@ -15,10 +16,10 @@ from rl_training.algorithms.masking import MASK, mask_logits
 from rl_training.algorithms.muzero import (
     Targets,
     Unrolled,
-    decode,
     mean_entropy,
     policy_loss,
     spread,
+    state_loss,
     unrolled_loss,
     unrolled_losses,
 )
@@ -78,8 +79,15 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
 
     @classmethod
     def agent_settings(cls, config: MuZeroT) -> dict[str, Any]:
-        more = ("two_players", "residual_blocks", "batch_norm", "board_tower", "sampled_actions")
-        return planner_settings(config, *more)
+        more = (
+            "two_players",
+            "residual_blocks",
+            "batch_norm",
+            "board_tower",
+            "shared_tower",
+            "value_transform",
+        )
+        return planner_settings(config, *more, "sampled_actions")
 
     def make_replay(self, obs: Arrays, **settings: Any) -> EpisodeReplay:
         config, family = self.config, self.agent.family
@@ -125,16 +133,21 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
             )
             # l = lᵖ + c lᵛ + lʳ, of the root in full and of the K steps after it 1/K each.
             losses = self.losses(predictions, targets, batch)
-        loss = self.weighed(losses, now)
+            loss = self.weighed(losses, now)
+            if now.state_coef:
+                losses["state_loss"] = self.state_loss(predictions.states[1:], batch)
+                loss = loss + now.state_coef * losses["state_loss"]
         if now.ent_coef:
             entropy = self.entropy(predictions.policy, batch).view_as(batch["acted"])
             loss = loss - now.ent_coef * unrolled_loss(entropy, batch["acted"], batch["weight"])
             losses["entropy"] = (entropy * batch["acted"]).sum() / batch["acted"].sum()
         step = self.optimizer.step(loss, now.learning_rate, now.max_grad_norm)
-        # pᵢ = |v - z| of the root.
-        value = decode(predictions.value[: self.config.batch_size].detach(), self.agent.network.atoms)
+        # pᵢ = |v - z| of the root, more where a reward is among those that are unrolled.
+        value = self.agent.network.decode(predictions.value[: self.config.batch_size].detach())
         error = (value - targets.value[0]).cpu().numpy()
-        self.replay.set_priorities(batch["index"], error, now.priority_exponent)
+        rewarded = batch["reward"].any(0).cpu().numpy()
+        factor = np.where(rewarded, now.reward_priority, 1.0)
+        self.replay.set_priorities(batch["index"], error, now.priority_exponent, factor)
         self.updates += 1
         if self.updates % self.config.target_update_interval == 0:
             renew(self.target, self.agent.network)
@@ -166,10 +179,26 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         known = {name: batch[name] for name in ("acted", "known", "weight")}
+        known |= {"compressed": self.config.value_transform}
         if targets.samples is None:
             return unrolled_losses(predictions, targets, self.policy_loss, **known)
         of_samples = partial(sampled_policy_loss, samples=targets.samples.flatten(0, 1))
         return unrolled_losses(predictions, targets, of_samples, **known)
+
+    def state_loss(self, imagined: Tensor, batch: PositionBatch) -> Tensor:
+        """How far the unrolled states [K, B, ...] are from those of what was seen there."""
+        there, true = self.true_states(batch)
+        losses = torch.zeros_like(batch["acted"])
+        losses[1:][there] = state_loss(imagined[there], true)
+        return unrolled_loss(losses, torch.ones_like(losses), batch["weight"])
+
+    def true_states(self, batch: PositionBatch) -> tuple[Tensor, Tensor]:
+        """Which of the K steps [K, B] led to a state, not past an episode's end, and these as they are represented."""
+        there = batch["acted"][:-1] > 0
+        turn = batch["turn"].expand(there.shape)[there.cpu()] if "turn" in batch else None
+        with torch.no_grad():
+            seen = self.seen(batch["places"][1:][there.cpu().numpy()], turn)
+            return there, self.agent.network.represent(seen)
 
     def weighed(self, losses: dict[str, Tensor], now: Now) -> Tensor:
         return losses["policy_loss"] + now.vf_coef * losses["value_loss"] + losses["reward_loss"]

@@ -251,7 +251,11 @@ class OffPolicyConfig(Config):
 class Planning(Config):
     """The fields of MuZero and its successors, besides those of the replay."""
 
-    younger: ClassVar[Mapping[str, object]] = {"batch_norm": False, "board_tower": False}
+    younger: ClassVar[Mapping[str, object]] = {
+        "batch_norm": False,
+        "board_tower": False,
+        "shared_tower": False,
+    }
     obeys_action_masks: ClassVar[bool] = True
     laid_out_by: ClassVar[tuple[str, ...]] = (
         *("unroll_steps", "td_steps", "two_players", "network", "encoder"),
@@ -290,6 +294,12 @@ class Planning(Config):
     importance_exponent: float = knob(
         1.0, "Exponent β of the importance-sampling correction; 1 corrects fully.", high=1.0
     )
+    reward_priority: float = knob(
+        1.0, "Factor of the priority of positions with a reward among the unrolled steps.", low=1e-3
+    )
+    state_coef: float = knob(
+        0.0, "Coefficient of the distance between unrolled states and those of the observations there."
+    )
     max_grad_norm: float | None = like(OnPolicyConfig, 10.0)
     target_update_interval: int = field(100, "Updates between copies to the target network.", ge=1)
     latent_size: int = field(64, "Size of the latent state: units, or channels for image observations.", ge=2)
@@ -305,6 +315,12 @@ class Planning(Config):
     board_tower: bool = field(
         True,
         "Residual convolutions at full resolution, with a plane for each action, for grids with action masks.",
+    )
+    shared_tower: bool = field(
+        True, "Boards: one tower for representation and dynamics, and heads that pool over all squares."
+    )
+    value_transform: bool = field(
+        True, "Compress values and rewards before they are learned; false where they lie within -S … S."
     )
 
 
