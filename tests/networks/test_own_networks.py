@@ -106,7 +106,9 @@ ELSEWHERE = {
     ("Picture", "predict"),
     ("Reconstruction", "predict"),
     ("Part", "encode"),
-    ("BoardMoves", "forward"),  # of boards: tests/networks/test_board_tower.py
+    ("BoardMoves", "forward"),  # of boards, as the next two: tests/networks/test_board_tower.py
+    ("BoardDynamics", "forward"),
+    ("BoardHeads", "forward"),
     ("ScaleZeroNetwork", "groups"),
     ("Transformer", "of_stage"),
     ("ScaleZeroNetwork", "begin"),
