@@ -87,7 +87,7 @@ class MuZeroNetwork(nn.Module):
         self.register_buffer("atoms", torch.arange(-support_size, support_size + 1.0))
         self.representation: nn.Module
         self.dynamics: VectorDynamics | FrameDynamics | BoardDynamics
-        self.tower: nn.Module | None = None
+        self.tower: nn.Module = nn.Identity()  # what representation and dynamics share
         board = board_of(observation_space) if board_tower and dimensions is None else None
         if board and shared_tower and own == OURS:
             self.representation = FrameRepresentation(observation_space, latent_size, 0, board=True)
@@ -109,7 +109,7 @@ class MuZeroNetwork(nn.Module):
         atoms = 2 * support_size + 1
         self.prediction: nn.Module
         outputs = (num_actions, atoms, atoms)
-        if board is not None and self.tower is not None:
+        if board is not None and isinstance(self.dynamics, BoardDynamics):
             squares = picture_shape(board)[1:]
             self.prediction = BoardHeads(latent_size, squares, hidden_sizes, activation, outputs)
         elif isinstance(self.dynamics, FrameDynamics) and batch_norm:
@@ -127,9 +127,8 @@ class MuZeroNetwork(nn.Module):
         return self._state(self.dynamics(latent, action))
 
     def _state(self, features: Tensor) -> Tensor:
-        if self.tower is None:
-            return scale_latent(features)
-        return scale_board(self.tower(features))
+        scale = scale_board if isinstance(self.dynamics, BoardDynamics) else scale_latent
+        return scale(self.tower(features))
 
     def predict(self, latent: Tensor) -> Predictions:
         """What the heads say of states [N, ...]."""
