@@ -301,8 +301,8 @@ class BoardHeads(nn.Module):
         self.register_buffer("marks", None if marks is None else marks.flatten(1), persistent=False)
         if marks is not None:
             last = nn.Conv2d(BOARD_CHANNELS, 1, 1)
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+            for weight in last.parameters():  # all moves are as good as any other
+                nn.init.zeros_(weight)
             first = orthogonal(nn.Conv2d(channels, BOARD_CHANNELS, 1))
             self.squares = nn.Sequential(first, nn.ReLU(), last, nn.Flatten())
         pooled = outputs if marks is None else outputs[1:]

@@ -178,8 +178,8 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
         return self.agent.inputs(obs)
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
-        known = {name: batch[name] for name in ("acted", "known", "weight")}
-        known |= {"compressed": self.config.value_transform}
+        known: dict[str, Any] = {name: batch[name] for name in ("acted", "known", "weight")}
+        known["compressed"] = self.config.value_transform
         if targets.samples is None:
             return unrolled_losses(predictions, targets, self.policy_loss, **known)
         of_samples = partial(sampled_policy_loss, samples=targets.samples.flatten(0, 1))
