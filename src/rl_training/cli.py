@@ -77,8 +77,10 @@ class OneLineErrors(TyperGroup):
             return fail(1, error)
         except USAGE_ERRORS as error:
             told = error.format_message().replace("Value error, ", "").rstrip(".")
-            if (name := getattr(error, "option_name", None)) in OTHER_WORDS:
-                told = f"No such option: {name}; did you mean {OTHER_WORDS[name]}?"
+            name, command = getattr(error, "option_name", None), getattr(error.ctx, "command", None)
+            known = [option for parameter in getattr(command, "params", ()) for option in parameter.opts]
+            if (meant := OTHER_WORDS.get(str(name))) in known:
+                told = f"No such option: {name}; did you mean {meant}?"
             return fail(2, told + " (see rl-training --help)")
         except (KeyboardInterrupt, typer.Abort):
             return fail(130, "interrupted")

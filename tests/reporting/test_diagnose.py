@@ -66,6 +66,7 @@ LEFT_OUT: dict[str, str] = {
     "ppo/minatar_breakout_100k": YOUNGER,
     "ppo/minatar_freeway": YOUNGER,
     "ppo/minatar_space_invaders": YOUNGER,
+    "ppo/pong": YOUNGER,
     "ppo/repeat_previous": YOUNGER,
     "recurrent_ppo/repeat_previous": YOUNGER,
     "sac/halfcheetah": YOUNGER,

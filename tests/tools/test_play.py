@@ -104,8 +104,9 @@ def test_what_cannot_be_shown_is_one_line(trained_run, tmp_path):
     train(config | {"num_minibatches": 2, "eval_episodes": 1, "hidden_sizes": [4]}, run_dir=tmp_path / "run")
     refused(cli("play", "run", "--video", "film.mp4"), "cannot be shown", "draws nothing")
     assert not Path("film.mp4").exists()
-    refused(cli("play", "zoo:gumbel_muzero/connect_four"), "cannot be shown", "evaluate with --against me")
+    refused(cli("play", "zoo:gumbel_muzero/connect_four"), "cannot be shown", "evaluate --against me")
     refused(cli("evaluate", run, "--games", 3), "No such option: --games; did you mean --episodes?")
+    refused(cli("list", "--games", 3), "No such option: --games (see")
 
 
 @pytest.mark.parametrize("module", ["imageio_ffmpeg", "pygame"])

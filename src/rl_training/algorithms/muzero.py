@@ -1,8 +1,8 @@
 """MuZero (Schrittwieser et al. 2020, Nature 588; arXiv 1911.08265): planning with a learned model.
 
 Values and rewards are compressed by the invertible transform h of `value_transform.py` and learned as distributions
-over the whole numbers -S … S. Outcomes of games are learned as they are: h would make 1 a distribution of 0 and 1 that
-must be met exactly, where a distribution with all of its weight on 1 is one that no error of the logits can overshoot.
+over the whole numbers -S … S. Outcomes of games can be learned as they are: h maps 1 to a mixture of the
+atoms 0 and 1, and without h the target is one-hot.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Camera(gym.ObservationWrapper[Any, Any, Any]):
         if self.each == 1:
             return picture
         squares = picture.reshape(self.size, self.each, self.size, self.each, 3)
-        return squares.mean((1, 3), np.float32).astype(np.uint8)
+        return np.rint(squares.mean((1, 3), np.float32)).astype(np.uint8)
 
 
 def cartpole_pixels(size: int = SIZE, **kwargs: Any) -> Env:

@@ -278,9 +278,9 @@ class BoardHeads(nn.Module):
     """Heads that know no square by its place: what is learned of a line in one corner holds in the others.
 
         policy(a)      = Σ over the squares of a of w · relu(conv(s))
-        value, reward  = dense(mean over all squares, largest of all squares, of relu(conv(s)))
+        value, reward  = dense(sum over the n squares / √n, largest of all squares, of relu(conv(s)))
 
-    A win is a line somewhere, which the largest tells; material is a sum, which the mean tells. These see 5 × 5 squares
+    A win is a line somewhere, which the largest tells; material is a sum. These see 5 × 5 squares
     at once, all of a short line, so that a line need not be put together by the layers before. The squares of a move
     are those that `named_squares` marks; where moves have none, the policy is pooled as well.
     """
