@@ -250,7 +250,9 @@ def test_a_smaller_picture_of_cartpole_has_the_means_of_squares():
     for number in range(3):
         seen = [env.reset(seed=4)[0] if number == 0 else env.step(1)[0] for env in (large, small)]
         corner = seen[0][44:48, 28:32].astype(float).mean((0, 1))  # where the cart is
-        assert seen[1].dtype == np.uint8 and seen[1][11, 7].tolist() == np.rint(corner).astype(np.uint8).tolist()
+        assert (
+            seen[1].dtype == np.uint8 and seen[1][11, 7].tolist() == np.rint(corner).astype(np.uint8).tolist()
+        )
         assert corner.std() > 1
     with pytest.raises(ConfigError, match="size: must divide 64, got 30"):
         make_env("rl_training/CartPolePixels-v1", {"size": 30}, None)

@@ -48,6 +48,7 @@ LEFT_OUT: dict[str, str] = {
     "dqn/lunarlander": YOUNGER,
     "dqn/minatar_breakout": YOUNGER,
     "dreamer/cartpole": YOUNGER,
+    "dreamer/pendulum": YOUNGER,
     "dreamer/dm_cartpole_swingup": YOUNGER,
     "efficientzero/cartpole": YOUNGER,
     "gail/pendulum": YOUNGER,
