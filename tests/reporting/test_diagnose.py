@@ -52,6 +52,7 @@ LEFT_OUT: dict[str, str] = {
     "dreamer/dm_cartpole_swingup": YOUNGER,
     "efficientzero/cartpole": YOUNGER,
     "gail/pendulum": YOUNGER,
+    "gumbel_muzero/acrobot": YOUNGER,
     "gumbel_muzero/cartpole": YOUNGER,
     "gumbel_muzero/pendulum": YOUNGER,
     "impala/cartpole": YOUNGER,
