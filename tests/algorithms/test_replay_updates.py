@@ -197,7 +197,7 @@ PLANNER_KNOBS: dict[str, Any] = dict(
 )
 PUCT = dict(dirichlet_alpha=0.2, pb_c_init=2.0, pb_c_base=100.0)
 GUMBEL = dict(dirichlet_alpha=0.2, max_considered_actions=3, c_visit=20.0, c_scale=0.4)
-BONUS = dict(ent_coef=0.4)
+BONUS = dict(ent_coef=0.4, reward_priority=3.0, state_coef=0.6)
 CONSIDERED = dict(max_considered_actions=3)
 EFFICIENT = CONSIDERED | dict(policy_coef=1.3, reward_coef=0.6, consistency_coef=1.7, horizon_tau=0.6)
 
@@ -228,6 +228,7 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
         batch["policy"] = torch.rand(4, 8, 2, generator=chance).softmax(-1)
         batch["weight"] = torch.rand(8, generator=chance) + 0.2
         batch["reward"] = 2 * torch.randn(3, 8, generator=chance)
+        batch["reward"][:, :2] = 0.0  # positions without a reward
         batch["returns"] = 3 * torch.randn(4, 8, generator=chance)
         batch["discount"] = 0.5 * (torch.rand(4, 8, generator=chance) < 0.7)
         return batch
@@ -290,23 +291,26 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
                     prefix = earned = prefix + earned
                     output, memory = before.prefix.cell(latent[None], memory)
                     reward = reward + before.prefix.head(output)[0, 0]
-                    if batch["acted"][k - 1, b]:
-                        imagined.append(latent[0])
-                        true.append(raw(batch["places"][k, b]))
-                        shares.append(share)
+                if batch["acted"][k - 1, b]:
+                    imagined.append(latent[0])
+                    true.append(raw(batch["places"][k, b]))
+                    shares.append(share)
                 if batch["known"][k - 1, b]:
                     parts["reward_loss"] = parts["reward_loss"] + share * cross_entropy(reward, earned)
             else:
                 errors.append(number_of(value) - z)
+    with torch.no_grad():
+        states = before.represent(trainer.agent.inputs(np.concatenate(true)))
+    distances = (torch.stack(imagined) - states).square().mean(-1)
+    parts["state_loss"] = (torch.stack(shares) * distances).sum()
     if own:
         # In the order of rows, which the statistics of a batch do not depend on.
         projected = before.projection.predictor(before.projection.projector(torch.stack(imagined)))
         with torch.no_grad():
-            states = before.represent(trainer.agent.inputs(np.concatenate(true)))
             wanted = before.projection.projector(states)
         cosine = (projected * wanted).sum(-1) / (projected.norm(dim=-1) * wanted.norm(dim=-1))
         parts["consistency_loss"] = -(torch.stack(shares) * cosine).sum()
-    weights = dict(policy_loss=1.0, value_loss=0.7, reward_loss=1.0, consistency_loss=0.0)
+    weights = dict(policy_loss=1.0, value_loss=0.7, reward_loss=1.0, consistency_loss=0.0, state_loss=0.6)
     if own:
         weights |= dict(policy_loss=1.3, reward_loss=0.6, consistency_loss=1.7)
     else:
@@ -318,6 +322,7 @@ def test_planners(algo: str, anew: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     hand.assert_same(0.02)
     assert put[0][0] is batch["index"] and put[0][2] == 0.3
     np.testing.assert_allclose(put[0][1], errors, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(put[0][3], [1, 1, 3, 3, 3, 3, 3, 3])
     for mine, followed in zip(trainer.target.parameters(), slow.parameters(), strict=True):
         torch.testing.assert_close(mine, followed, rtol=0, atol=0)
     trainer.update(now)  # the sixth: the target becomes the network

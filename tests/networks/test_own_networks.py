@@ -104,6 +104,7 @@ ELSEWHERE = {
     ("Vector", "predict"),
     ("Choices", "predict"),
     ("Picture", "predict"),
+    ("FoldedPicture", "enlarge"),  # tests/networks/test_network_layers.py
     ("Reconstruction", "predict"),
     ("Part", "encode"),
     ("BoardMoves", "forward"),  # of boards, as the next two: tests/networks/test_board_tower.py
