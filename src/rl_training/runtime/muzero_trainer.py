@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,7 +10,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.algorithms.distributions import SquashedGaussian
 from rl_training.algorithms.masking import MASK, mask_logits
 from rl_training.algorithms.muzero import (
     Targets,
@@ -24,17 +22,15 @@ from rl_training.algorithms.muzero import (
     unrolled_losses,
 )
 from rl_training.algorithms.sampled_muzero import gaussian, sampled_policy_loss
-from rl_training.data.batch import PositionBatch, on_device
-from rl_training.data.episodes import EpisodeReplay
-from rl_training.data.symmetries import Symmetries
-from rl_training.envs.board_games import refuse_other_turns, symmetries_of
+from rl_training.data.batch import PositionBatch
 from rl_training.envs.spaces import refuse_unbounded
 from rl_training.networks.muzero import by_the_batch
 from rl_training.policies.search import SearchPolicy, planner_settings, search_settings
 from rl_training.runtime.controls import Knobs, Now
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.optim import Adam, renew, target_of
-from rl_training.runtime.reanalysis import MuZeroT, ReanalysingTrainer
+from rl_training.runtime.positions import MuZeroT
+from rl_training.runtime.reanalysis import ReanalysingTrainer
 from rl_training.runtime.workflows import Result, train
 from rl_training.settings.families import OffPolicyConfig
 from rl_training.settings.muzero import MuZeroConfig
@@ -51,16 +47,9 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
     policy_class: ClassVar[type[SearchPolicy]] = SearchPolicy
     action_spaces = (spaces.Discrete, spaces.Box)
     revision = 2  # the gradient is halved behind each transition
-    transient = ("symmetries",)
 
     def __init__(self, config: MuZeroT) -> None:
-        if config.two_players:
-            refuse_other_turns(config.env_id, config.env_kwargs)
         super().__init__(config)
-        self.symmetries: Symmetries | None = None
-        if config.symmetries:
-            played = (config.env_id, config.env_kwargs, self.observation_space, self.action_space)
-            self.symmetries = Symmetries(symmetries_of(*played))
         self.target, _ = target_of(self.agent.network)
         self.optimizer = Adam([self.agent.network])
         self.updates = 0
@@ -88,18 +77,6 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
             "value_transform",
         )
         return planner_settings(config, *more, "sampled_actions")
-
-    def make_replay(self, obs: Arrays, **settings: Any) -> EpisodeReplay:
-        config, family = self.config, self.agent.family
-        return EpisodeReplay(
-            config.buffer_size,
-            obs,
-            num_actions=self.agent.num_samples or family.num_parameters,
-            dimensions=family.num_dimensions if isinstance(family, SquashedGaussian) else None,
-            unroll_steps=config.unroll_steps,
-            td_steps=config.td_steps,
-            **settings,
-        )
 
     def choose(self, obs: Arrays, knobs: Knobs, taken: int) -> dict[str, np.ndarray]:
         """Plan with the knobs as they stand at this step."""
@@ -160,23 +137,6 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
         }
         return step | means | {"visit_entropy": mean_entropy(targets.policy, batch["acted"])}
 
-    def draw(self, now: Now) -> PositionBatch:
-        gamma = now.gamma * self.agent.discount_sign
-        self.replay.steps_per_cut = self.steps_per_cut(now)
-        batch = self.replay.sample_by_priority(self.config.batch_size, gamma, now.importance_exponent)
-        return on_device(batch, self.agent.device)
-
-    def steps_per_cut(self, now: Now) -> float:
-        """Age in steps at which data loses one of its n rewards; never."""
-        return math.inf
-
-    def seen(self, places: np.ndarray, turn: Tensor | None = None) -> Any:
-        """What the network learns from at places [N] of the replay, turned as `turn` [N] says."""
-        obs = self.replay.seen_at(places)
-        if turn is not None and self.symmetries is not None:  # before they are normalised, square by square
-            obs = self.symmetries.observations(obs, turn)
-        return self.agent.inputs(obs)
-
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         known: dict[str, Any] = {name: batch[name] for name in ("acted", "known", "weight")}
         known["compressed"] = self.config.value_transform
@@ -191,14 +151,6 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
         losses = torch.zeros_like(batch["acted"])
         losses[1:][there] = state_loss(imagined[there], true)
         return unrolled_loss(losses, torch.ones_like(losses), batch["weight"])
-
-    def true_states(self, batch: PositionBatch) -> tuple[Tensor, Tensor]:
-        """Which of the K steps [K, B] led to a state, not past an episode's end, and these as they are represented."""
-        there = batch["acted"][:-1] > 0
-        turn = batch["turn"].expand(there.shape)[there.cpu()] if "turn" in batch else None
-        with torch.no_grad():
-            seen = self.seen(batch["places"][1:][there.cpu().numpy()], turn)
-            return there, self.agent.network.represent(seen)
 
     def weighed(self, losses: dict[str, Tensor], now: Now) -> Tensor:
         return losses["policy_loss"] + now.vf_coef * losses["value_loss"] + losses["reward_loss"]

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.muzero import Targets
 from rl_training.data.batch import PositionBatch
-from rl_training.data.episodes import EpisodeReplay
 from rl_training.networks.muzero import MuZeroNetwork
-from rl_training.policies.search import QUIET, Plan, SearchPolicy, search_settings
+from rl_training.policies.search import QUIET, Plan, search_settings
 from rl_training.runtime.controls import Now
-from rl_training.runtime.off_policy import OffPolicyTrainer
-from rl_training.settings.efficientzero import EfficientZeroConfig
-from rl_training.settings.gumbel_muzero import GumbelMuZeroConfig
-from rl_training.settings.muzero import MuZeroConfig
+from rl_training.runtime.positions import MuZeroT, PositionTrainer
 from rl_training.trees import Arrays
 
-MuZeroT = TypeVar("MuZeroT", bound=MuZeroConfig | GumbelMuZeroConfig | EfficientZeroConfig)
 
-
-class ReanalysingTrainer(OffPolicyTrainer[MuZeroT]):
+class ReanalysingTrainer(PositionTrainer[MuZeroT]):
     """A planner whose stored positions are searched again, as `reanalyse_ratio` says, with its target network."""
 
-    agent: SearchPolicy
-    replay: EpisodeReplay
     target: MuZeroNetwork
 
     def targets(self, batch: PositionBatch, now: Now) -> Targets:
