@@ -29,7 +29,7 @@ from rl_training.reporting.statistics import Interval
 from rl_training.state import checkpoints
 from rl_training.tools.experiments import parse_seeds
 from rl_training.tools.forking import fork
-from rl_training.tools.reproducing import digest
+from rl_training.tools.reproducing import digest, read_measured
 from rl_training.tools.rows import Reference, read_row
 from rl_training.tools.zoo import LARGEST, LARGEST_ZOO, card, median_seed
 from rl_training.trust import foreign
@@ -158,8 +158,27 @@ def test_only_paragraphs_with_results_say_that_a_config_was_measured() -> None:
         assert not said_to_be_measured(f"Before.\n\n{text}\n\nAfter 1.5.\n")
 
 
+def is_of_its_config(measured: Measured) -> bool:
+    """Whether a result was made with the settings that its config has now."""
+    return not any(reason.startswith("config: ") for reason in measured.outdated)
+
+
+def test_a_row_says_what_has_changed_since_it_was_measured(tmp_path: Path) -> None:
+    row, result = DONE["ppo/cartpole"].row, DONE["ppo/cartpole"].result
+    assert result is not None
+    kept = tmp_path / "ppo" / "cartpole.json"
+    kept.parent.mkdir()
+    kept.write_text(json.dumps(result), "utf-8")
+    assert "changed since" not in family_table([read_measured(row, tmp_path)])
+    other = {**result, "settings": result["settings"] | {"gamma": 0.9}, "revisions": {"shared": 0}}
+    kept.write_text(json.dumps(other), "utf-8")
+    measured = read_measured(row, tmp_path)
+    assert "`ppo/cartpole`: changed since: config: gamma; revision of ppo, shared." in family_table([measured])
+    assert not is_of_its_config(measured)
+
+
 def test_presets_say_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    measured = {each.row.config: each.row for each in DONE.values()}
+    measured = {each.row.config: each.row for each in DONE.values() if is_of_its_config(each)}
     tables = MAKER.earlier().values()
     earlier = {name for each in tables for row in each["rows"] for name in re.findall(r"^`([\w/]+)`", row[0])}
     gated = {gate["config"] for gate in MAKER.gates().values()} | {MAKER.GAME}

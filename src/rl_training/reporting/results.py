@@ -23,13 +23,14 @@ MINUS = "−"
 class Measured(NamedTuple):
     """A row with what came of it; `result` is None while it has not been run, `peer` where none was run beside it.
 
-    `beside` is the row that it names.
+    `beside` is the row that it names, `outdated` what has changed since the result was made.
     """
 
     row: Any
     result: Mapping[str, Any] | None
     peer: Mapping[str, Any] | None = None
     beside: Measured | None = None
+    outdated: tuple[str, ...] = ()
 
     @property
     def scores(self) -> np.ndarray:
@@ -172,6 +173,9 @@ def family_table(rows: Sequence[Measured]) -> str:
         cells = [(named(each.row), stands_beside(each), each.row.not_run) for each in missing]
         text += ("\n" if done else "") + table(("not run", "to stand beside", "why"), cells) + "\n"
     notes = [f"- `{each.row.name}`: {each.row.note}\n" for each in rows if each.row.note]
+    notes += [
+        f"- `{each.row.name}`: changed since: {'; '.join(each.outdated)}.\n" for each in rows if each.outdated
+    ]
     return text + "".join(["\n", *notes] if notes else [])
 
 

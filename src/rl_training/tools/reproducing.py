@@ -319,12 +319,14 @@ def read_result(path: Path) -> dict[str, Any] | None:
 
 
 def read_measured(row: Row, results: Path) -> Measured:
-    """A row with its kept result, its peer's, and those of the row that it stands beside."""
+    """A row with its kept result, its peer's, those of the row that it stands beside, and what has changed since."""
+    result = read_result(results / f"{row.name}.json")
     return Measured(
         row,
-        read_result(results / f"{row.name}.json"),
+        result,
         read_result(results / "peers" / f"{row.name}.json"),
         read_measured(read_row(row.beside), results) if row.beside else None,
+        () if result is None else tuple(outdated(row, result)),
     )
 
 
@@ -335,19 +337,12 @@ class Stale(NamedTuple):
     other_code: list[str]  # that gives the same numbers, if revisions are raised as docs/formats.md demands
 
 
-def stale(row: Row, result: Mapping[str, Any]) -> Stale:
-    """Why a result may no longer be what its row gives."""
+def outdated(row: Row, result: Mapping[str, Any]) -> list[str]:
+    """What a result was made with that is not what its row has now, whatever the machine."""
     config = config_of(row)
-    defaults = {name: field.default for name, field in type(config).model_fields.items()}
-    there = {**{name: value for name, value in defaults.items() if name != "seed"}, **result["settings"]}
-    here = settings_of(config)
-    changed = changed_keys(here, {name: value for name, value in there.items() if name in here})
-    new, gone = (
-        sorted(here.keys() - result["settings"].keys()),
-        sorted(result["settings"].keys() - here.keys()),
-    )
+    changed = changed_settings(config, result)
     reasons = [f"config: {', '.join(changed)}"] if changed else []
-    if gone:
+    if gone := sorted(result["settings"].keys() - settings_of(config).keys()):
         reasons.append(f"settings that are gone: {', '.join(gone)}")
     if result["evaluation"] != row.evaluation.model_dump():
         reasons.append("evaluation")
@@ -360,7 +355,22 @@ def stale(row: Row, result: Mapping[str, Any]) -> Stale:
     raised = sorted(name for name in made.keys() | today.keys() if made.get(name) != today.get(name))
     if raised:
         reasons.append(f"revision of {', '.join(raised)}")
-    at_defaults = [name for name in new if name not in changed]
+    return reasons
+
+
+def changed_settings(config: Config, result: Mapping[str, Any]) -> list[str]:
+    """Settings that a result was not made with; those that its version did not have were at their defaults."""
+    here = settings_of(config)
+    there = {name: field.default for name, field in type(config).model_fields.items()} | result["settings"]
+    return changed_keys(here, {name: value for name, value in there.items() if name in here})
+
+
+def stale(row: Row, result: Mapping[str, Any]) -> Stale:
+    """Why a result may no longer be what its row gives on this machine."""
+    config = config_of(row)
+    reasons = outdated(row, result)
+    new = settings_of(config).keys() - result["settings"].keys()
+    at_defaults = sorted(new - set(changed_settings(config, result)))
     harmless = [f"new settings, at their defaults: {', '.join(at_defaults)}"] if at_defaults else []
     try:
         with mujoco_unheard():
