@@ -79,7 +79,8 @@ class OneLineErrors(TyperGroup):
             told = error.format_message().replace("Value error, ", "").rstrip(".")
             name, command = getattr(error, "option_name", None), getattr(error.ctx, "command", None)
             known = [option for parameter in getattr(command, "params", ()) for option in parameter.opts]
-            if (meant := OTHER_WORDS.get(str(name))) in known:
+            parameter, meant = OTHER_WORDS.get(str(name), ("", ""))
+            if parameter in known:
                 told = f"No such option: {name}; did you mean {meant}?"
             return fail(2, told + " (see rl-training --help)")
         except (KeyboardInterrupt, typer.Abort):
@@ -91,7 +92,8 @@ def fail(code: int, error: Exception | str) -> int:
     return code
 
 
-OTHER_WORDS = {"--games": "--episodes"}  # what an option may be taken to be called
+# What an option may be taken to be called: the parameter of the command that is meant, and how it is written.
+OTHER_WORDS = {"--games": ("--episodes", "--episodes"), "--set": ("overrides", "KEY=VALUE alone")}
 FORMER_OPTIONS = {"trust-env": "trust"}  # still understood, and no longer shown
 
 app = typer.Typer(

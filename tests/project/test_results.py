@@ -173,7 +173,9 @@ def test_a_row_says_what_has_changed_since_it_was_measured(tmp_path: Path) -> No
     other = {**result, "settings": result["settings"] | {"gamma": 0.9}, "revisions": {"shared": 0}}
     kept.write_text(json.dumps(other), "utf-8")
     measured = read_measured(row, tmp_path)
-    assert "`ppo/cartpole`: changed since: config: gamma; revision of ppo, shared." in family_table([measured])
+    assert "`ppo/cartpole`: changed since: config: gamma; revision of ppo, shared." in family_table(
+        [measured]
+    )
     assert not is_of_its_config(measured)
 
 

@@ -107,6 +107,7 @@ def test_what_cannot_be_shown_is_one_line(trained_run, tmp_path):
     refused(cli("play", "zoo:gumbel_muzero/connect_four"), "cannot be shown", "evaluate --against me")
     refused(cli("evaluate", run, "--games", 3), "No such option: --games; did you mean --episodes?")
     refused(cli("list", "--games", 3), "No such option: --games (see")
+    refused(cli("train", "ppo/cartpole", "--set", "seed=1"), "--set; did you mean KEY=VALUE alone?")
 
 
 @pytest.mark.parametrize("module", ["imageio_ffmpeg", "pygame"])
