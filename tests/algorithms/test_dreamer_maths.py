@@ -293,7 +293,7 @@ def test_at_first_rewards_and_values_are_zero_and_the_policy_is_uniform(space: A
     network = make_network(space)
     features = torch.randn(100, 32 + 16)
     with torch.no_grad():
-        assert not network.rewards(features).any()
+        assert not network.says(network.reward, features).any()
         assert not decode(network.critic(features), network.bins).any()
         entropy = network.family.entropy(network.policy(features))
     torch.testing.assert_close(

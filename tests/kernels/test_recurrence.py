@@ -11,7 +11,9 @@ from runs import TINY_DREAMER
 from torch import Tensor, nn
 from updates import perturb, warmed
 
+from rl_training.algorithms.symexp_bins import make_bins
 from rl_training.kernels import stacks
+from rl_training.kernels.bins import decode_bins
 from rl_training.kernels.layers import HEIGHT
 from rl_training.kernels.programs import place
 from rl_training.kernels.stacks import Stack
@@ -109,6 +111,38 @@ def test_a_stack_of_layers_is_torchs_with_values_kept_or_computed_again(
         stack.begin()
         for mine, its in zip(run(stack), theirs, strict=True):
             close(mine, its)
+
+
+@pytest.mark.parametrize("most", [stacks.MOST_KEPT, 0])
+def test_a_graph_of_stacks_that_is_gone_through_twice_adds_up(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "MOST_KEPT", most)
+    seed_everything(1)
+    plain = nn.Sequential(*mlp(20, 24, 2), linear(24, 37))
+    optimizer = LaProp([plain])
+    stack = Stack(dense_layers(plain, optimizer.parameters, True), optimizer.gradient)
+    stack.begin()
+    rows = torch.randn(2 * HEIGHT + 5, 20)
+    loss = stack(rows).square().sum()
+    loss.backward(retain_graph=True)
+    once = optimizer.gradient.clone()
+    stack(rows).square().sum().backward()  # in memory that the first has given back
+    loss.backward()
+    close(optimizer.gradient, 3 * once)
+
+
+@pytest.mark.parametrize("count", [1, HEIGHT, 2 * HEIGHT + 5])
+def test_numbers_on_bins_are_decoded_block_by_block(count: int) -> None:
+    seed_everything(2)
+    plain, bins = nn.Sequential(*mlp(20, 24, 1), linear(24, 255)), make_bins(255)
+    optimizer = LaProp([plain])
+    stack = Stack(dense_layers(plain, optimizer.parameters, True), optimizer.gradient)
+    stack.begin()
+    rows = torch.randn(count, 3, 20)
+    with torch.no_grad():
+        assert torch.equal(stack.decoded(rows, bins), decode_bins(stack(rows), bins))
+        close(stack.decoded(rows, bins), decode_bins(plain(rows), bins), 1e-3)
 
 
 def test_laprop_in_compiled_code_is_torchs() -> None:

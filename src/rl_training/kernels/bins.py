@@ -12,45 +12,71 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.symexp_bins import decode, two_hot, two_hot_loss
+from rl_training.algorithms.symexp_bins import decode, two_hot_loss
 from rl_training.compiling import njit
 from rl_training.kernels.compiled import fits
 from rl_training.kernels.functions import FAST
 from rl_training.kernels.supports import exponentials
+
+MAGNITUDE = np.int32(2**31 - 1)  # all bits but the sign
 
 
 def decode_bins(logits: Tensor, bins: Tensor) -> Tensor:
     """The numbers [...] that logits [..., bins] stand for, without gradients."""
     if not fits(logits):
         return decode(logits.detach(), bins)
-    rows = logits.detach().reshape(-1, len(bins))
-    tops = rows.amax(1)
-    return torch.from_numpy(_decode(rows.numpy(), tops.numpy(), bins.numpy())).view(logits.shape[:-1])
+    rows = logits.detach().reshape(-1, len(bins)).contiguous().numpy()
+    out = np.empty(len(rows), np.float32)
+    decode_rows(rows, bins.numpy(), np.empty(len(bins), np.float32), out)
+    return torch.from_numpy(out).view(logits.shape[:-1])
 
 
 def bins_loss(logits: Tensor, targets: list[Tensor], bins: Tensor) -> Tensor:
     """Σ over targets [...] of the cross-entropy of their two-hot code with logits [..., bins]."""
     if not fits(logits):
         return two_hot_loss(logits, targets, bins)
-    places, weights = zip(*(two_hot(target, bins) for target in targets), strict=True)
-    return _BinsLoss.apply(logits, torch.cat(places, -1), torch.cat(weights, -1))
+    return _BinsLoss.apply(logits, torch.stack([target.reshape(-1) for target in targets]), bins)
 
 
 class _BinsLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, places: Tensor, weights: Tensor) -> Tensor:
-        rows = logits.detach().reshape(-1, logits.shape[-1])
-        tops = rows.amax(1)
-        codes = (part.reshape(len(rows), -1).numpy() for part in (places, weights))
-        ctx.shape, ctx.arrays = logits.shape, (rows.numpy(), *codes)
-        loss, ctx.normaliser = _loss_forward(ctx.arrays[0], tops.numpy(), ctx.arrays[1], ctx.arrays[2])
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, bins: Tensor) -> Tensor:
+        rows = logits.detach().reshape(-1, logits.shape[-1]).contiguous().numpy()
+        places, weights = _two_hot(targets.numpy(), bins.numpy())
+        ctx.shape, ctx.arrays = logits.shape, (rows, places, weights)
+        loss, ctx.normaliser = _loss_forward(rows, places, weights)
         return torch.from_numpy(loss).view(logits.shape[:-1])
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None]:
         rows, places, weights = ctx.arrays
-        slopes = _loss_backward(rows, ctx.normaliser, places, weights, slope.reshape(-1).numpy())
+        slopes = _loss_backward(rows, ctx.normaliser, places, weights, slope.reshape(-1).contiguous().numpy())
         return torch.from_numpy(slopes).view(ctx.shape), None, None
+
+
+@njit(nogil=True, error_model="numpy")
+def _two_hot(targets, bins):  # type: ignore[no-untyped-def]
+    """`two_hot` of targets [T, N]: the bins around them and their weights, [N, 2 T]."""
+    count, last = targets.shape[1], len(bins) - 1
+    places, weights = (
+        np.empty((count, 2 * len(targets)), np.int64),
+        np.empty((count, 2 * len(targets)), np.float32),
+    )
+    for k in range(len(targets)):
+        for i in range(count):
+            target, below, above = targets[k, i], 0, last + 1
+            while above - below > 1:  # bins[below] ≤ target < bins[above], where there are such
+                middle = (below + above) // 2
+                if bins[middle] <= target:
+                    below = middle
+                else:
+                    above = middle
+            above = min(above, last)
+            share = (target - bins[below]) / max(bins[above] - bins[below], np.float32(1e-30))
+            share = np.float32(0) if share < 0 else np.float32(1) if share > 1 else share  # NaN stays NaN
+            places[i, 2 * k], places[i, 2 * k + 1] = below, above
+            weights[i, 2 * k], weights[i, 2 * k + 1] = np.float32(1) - share, share
+    return places, weights
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
@@ -61,6 +87,26 @@ def _sum(row):  # type: ignore[no-untyped-def]
     return total
 
 
+@njit(nogil=True)
+def _largest(row):  # type: ignore[no-untyped-def]
+    """The largest of numbers, compared as integers of the same order: of these the compiler makes vectors."""
+    top = np.int32(-(2**31))
+    for j in range(len(row)):
+        bits = np.float32(row[j]).view(np.int32)
+        rank = np.int32(bits ^ ((bits >> 31) & MAGNITUDE))
+        top = rank if rank > top else top
+    return np.int32(top ^ ((top >> 31) & MAGNITUDE)).view(np.float32)
+
+
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
+def _top(row):  # type: ignore[no-untyped-def]
+    """The largest, and NaN where a number is none: it would be lost in comparisons."""
+    nothing = np.float32(0)
+    for j in range(len(row)):
+        nothing += np.float32(0) * row[j]
+    return _largest(row) + nothing
+
+
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _paired_sum(shares, bins):  # type: ignore[no-untyped-def]
     middle, total = len(bins) // 2, np.float32(0)
@@ -69,25 +115,26 @@ def _paired_sum(shares, bins):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(nogil=True, error_model="numpy")
-def _decode(rows, tops, bins):  # type: ignore[no-untyped-def]
-    out, shares = np.empty(len(rows), np.float32), np.empty(rows.shape[1], np.float32)
+@njit(borrows=True, nogil=True, error_model="numpy")
+def decode_rows(rows, bins, shares, out):  # type: ignore[no-untyped-def]
+    """`decode_bins` of each row, in room for one: `shares`."""
     for i in range(len(rows)):
-        exponentials(rows[i], tops[i], shares)
+        top = _top(rows[i])
+        exponentials(rows[i], top, shares)
         # The last term is 0, and NaN where a logit is: comparisons made a number of it.
-        out[i] = _paired_sum(shares, bins) / _sum(shares) + np.float32(0) * tops[i]
-    return out
+        out[i] = _paired_sum(shares, bins) / _sum(shares) + np.float32(0) * top
 
 
 @njit(nogil=True, error_model="numpy")
-def _loss_forward(rows, tops, places, weights):  # type: ignore[no-untyped-def]
+def _loss_forward(rows, places, weights):  # type: ignore[no-untyped-def]
     """Each row's loss, and log Σ exp of it; the weights of every target sum to 1."""
     targets = places.shape[1] // 2
     loss, normaliser = np.empty(len(rows), np.float32), np.empty(len(rows), np.float32)
     shares = np.empty(rows.shape[1], np.float32)
     for i in range(len(rows)):
-        exponentials(rows[i], tops[i], shares)
-        normaliser[i] = tops[i] + np.float32(math.log(_sum(shares)))
+        top = _top(rows[i])
+        exponentials(rows[i], top, shares)
+        normaliser[i] = top + np.float32(math.log(_sum(shares)))
         total = targets * normaliser[i]
         for k in range(2 * targets):
             total -= weights[i, k] * rows[i, places[i, k]]

@@ -260,10 +260,11 @@ def draw_forward(op, step, rows):  # type: ignore[no-untyped-def]
         for k in range(1, classes):
             for s in range(choices):
                 top[s] = max(top[s], logits[k * choices + s])
+        # Differences lie in `drawn` for now: of numbers in place, exponentials are computed one by one.
         for k in range(classes):
             for s in range(choices):
-                probs[k * choices + s] = logits[k * choices + s] - top[s]
-        exponentials(probs, ZERO, probs)
+                drawn[k * choices + s] = logits[k * choices + s] - top[s]
+        exponentials(drawn, ZERO, probs)
         for k in range(classes):
             for s in range(choices):
                 total[s] += probs[k * choices + s]

@@ -41,7 +41,10 @@ def add_layers(program: Program, layers: Sequence[DenseLayer], x: np.ndarray, co
         y = room(count, len(weight) * PANEL)
         program.multiply(y, bias, x, weight)
         if scale is not None:
-            program.add(norm_forward, y, scale, y, room(count, 1), sizes=(len(scale),))
+            # Not in place: the compiler's vectors need to know that nothing is read where they are written.
+            normed = room(count, len(weight) * PANEL)
+            program.add(norm_forward, y, scale, normed, room(count, 1), sizes=(len(scale),))
+            y = normed
         x = y
     return x
 
@@ -62,67 +65,61 @@ class Imagination:
             shared = panels.matrix(rssm.shared[2 * recurrence.hidden :])
             self.from_action.append(DenseLayer(shared, rssm.own.bias.detach().numpy(), None))
         recurrence.begin()
-        self.blocks: dict[tuple[int, int, int], Block] = {}
+        self.laid: Laid | None = None
 
     def run(
         self, start: Tensor, noise: Tensor, chance: Tensor, inputs: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Features and actions, from the features [N, F] of states.
+        """Features and actions, from the features [N, F] of states; valid until the next call.
 
         noise, chance: by which latents and actions are drawn, [H, N, ...]
         inputs [A, D]: what each action adds to the memory's input, where an action is one choice
-        A block of rows goes through all steps before the next one: it stays in the cache.
         """
-        horizon, count, width = chance.shape
-        features = torch.empty(horizon + 1, count, start.shape[1])
-        actions = torch.empty(horizon, count, self.dimensions or 1)
-        height = min(HEIGHT, count)
-        shape = (horizon, height, width)
-        if shape not in self.blocks:
-            self.blocks = {shape: Block(self, *shape)}
-        block = self.blocks[shape]
+        if self.laid is None or self.laid.chance.shape != chance.shape:
+            self.laid = Laid(self, *chance.shape)
+        laid = self.laid
+        laid.features[0], laid.noise[...], laid.chance[...] = start.numpy(), noise.numpy(), chance.numpy()
         if inputs is not None:
-            block.inputs[...] = inputs.numpy()
-        for first in range(0, count, HEIGHT):
-            # The last block begins early: rows that come twice come to the same.
-            begin = min(first, count - height)
-            rows = slice(begin, begin + height)
-            block.run(start[rows], noise[:, rows], chance[:, rows])
-            features[:, rows] = torch.from_numpy(block.features)
-            actions[:, rows] = torch.from_numpy(block.actions)
-        return features, actions
+            laid.inputs[...] = inputs.numpy()
+        # A block of rows goes through all steps before the next one: it stays in the cache.
+        for program, height in laid.programs:
+            program.run(height, range(len(chance)))
+        return torch.from_numpy(laid.features), torch.from_numpy(laid.actions)
 
 
-class Block:
-    """The memory and the program of so many rows."""
+class Laid:
+    """The memory of H steps of N rows, and the programs of its blocks."""
 
     def __init__(self, of: Imagination, horizon: int, count: int, width: int) -> None:
-        r, self.program = of.recurrence, Program()
-        self.horizon, self.count, choices = horizon, count, r.rssm.num_latents
+        r = of.recurrence
         self.features = room(horizon + 1, count, r.size + r.stoch)
-        self.noise, self.chance = room(horizon, count, choices), room(horizon, count, width)
-        self.actions = room(horizon, count, of.dimensions or 1)
-        self.inputs = room(width, r.size)
-        program, now, after = self.program, self.features[:-1], self.features[1:]
+        self.noise, self.chance = room(horizon, count, r.rssm.num_latents), room(horizon, count, width)
+        self.actions, self.inputs = room(horizon, count, of.dimensions or 1), room(width, r.size)
+        self.programs = []
+        for first in range(0, count, HEIGHT):
+            rows = slice(first, min(first + HEIGHT, count))
+            self.programs.append((self.program(of, rows), rows.stop - first))
+
+    def program(self, of: Imagination, rows: slice) -> Program:
+        """A step of these rows."""
+        program, r, count = Program(), of.recurrence, rows.stop - rows.start
+        now, after = self.features[:-1, rows], self.features[1:, rows]
         deter, stoch = after[..., : r.size], after[..., r.size :]
+        chance, actions, choices = self.chance[:, rows], self.actions[:, rows], r.rssm.num_latents
         outputs = add_layers(program, of.actor, now, count)
         if of.dimensions:
             bounded = room(count, of.dimensions)
-            sizes = (of.dimensions,)
-            program.add(draw_bounded, outputs, self.chance, self.actions, bounded, sizes=sizes)
+            program.add(draw_bounded, outputs, chance, actions, bounded, sizes=(of.dimensions,))
             added = add_layers(program, of.from_action, bounded, count)
         else:
             added = room(count, r.size)
-            program.add(choose, outputs, self.chance, self.actions, sizes=(width,))
-            program.add(take, added, self.inputs, self.actions, sizes=(r.size,))
+            program.add(choose, outputs, chance, actions, sizes=chance.shape[2:])
+            program.add(take, added, self.inputs, actions, sizes=(r.size,))
         r.add_memory(program, now[..., : r.size], now[..., r.size :], added, deter, r.between(count))
         logits, probs = add_layers(program, of.prior, deter, count), room(count, r.stoch)
-        drawn = (logits, self.noise, stoch, probs, room_to_draw(choices))
+        drawn = (logits, self.noise[:, rows], stoch, probs, room_to_draw(choices))
         program.add(draw_forward, *drawn, sizes=(r.stoch // choices, choices))
-
-    def run(self, start: Tensor, noise: Tensor, chance: Tensor) -> None:
-        self.features[0], self.noise[...], self.chance[...] = start.numpy(), noise.numpy(), chance.numpy()
-        self.program.run(self.count, range(self.horizon))
+        return program
 
 
 @njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")

@@ -133,6 +133,20 @@ class Layers:
 
     def _lay_out(self, layers: Sequence[Layer], parameters: Sequence[Tensor]) -> None:
         table, packed, memory = self.table, 0, 0
+
+        def room(numbers: int) -> int:
+            """The place of so many for each row."""
+            nonlocal memory
+            memory += HEIGHT * numbers
+            return memory - HEIGHT * numbers
+
+        # Before `handed` lies what is of use within a pass only; behind it, what the forward pass keeps for the other.
+        strides = [stride_of(layer.shape[0]) for layer in layers]
+        slopes = [room(stride) for stride in strides]
+        values = [NOWHERE if is_kept(layers, i) else room(stride) for i, stride in enumerate(strides)]
+        observed = room(stride_of(self.inputs))
+        passed = room(stride_of(self.inputs)) if self.passes else NOWHERE
+        self.handed = memory
         for i, layer in enumerate(layers):
             (outputs, inputs), stride = layer.shape, stride_of(layer.shape[0])
             rows, width = (inputs, outputs) if layer.transposed else (outputs, inputs)
@@ -144,16 +158,15 @@ class Layers:
             )
             places = np.cumsum([packed, *sizes])
             kept, normed = layer.activation in (SILU, GELU), layer.scale is not None
-            at = memory + HEIGHT * stride * np.arange(4)
             table[i] = (
                 inputs, outputs, layer.source, layer.activation,
                 _place(layer.weight, parameters), _place(layer.bias, parameters), layer.transposed,
-                *places[:4], at[0], at[1], at[2] if kept else NOWHERE, stride, layer.column, begins(layers, i),
-                _place(layer.scale, parameters), _place(layer.shift, parameters), at[2 + kept] if normed else NOWHERE,
-                *(norm_addresses(layer) if normed else (NOWHERE, NOWHERE)),
+                *places[:4], room(stride) if values[i] == NOWHERE else values[i], slopes[i],
+                room(stride) if kept else NOWHERE, stride, layer.column, begins(layers, i),
+                _place(layer.scale, parameters), _place(layer.shift, parameters),
+                room(stride + 1) if normed else NOWHERE, *(norm_addresses(layer) if normed else (NOWHERE, NOWHERE)),
             )  # fmt: skip
             packed = int(places[4])
-            memory += HEIGHT * (stride * (2 + kept) + (stride + 1) * normed)
         # The observation is the last row: what SOURCE = -1 names. It also says where the functions of all layers lie.
         for column, function, signature in (
             (TO_PRODUCT, product, PRODUCT),
@@ -165,11 +178,11 @@ class Layers:
             table[-1, column] = address(function, signature)
         stride = stride_of(self.inputs)
         zeros = max(panels(width) for layer in layers for width in layer.shape)
-        table[-1, [OUTPUTS, VALUES, STRIDE, START]] = self.inputs, memory, stride, packed
-        self.memory = room_for(memory + HEIGHT * stride * (1 + self.passes))
+        table[-1, [OUTPUTS, VALUES, SLOPES, STRIDE, START]] = self.inputs, observed, passed, stride, packed
+        self.memory = room_for(memory)
         if self.passes:
-            table[-1, SLOPES] = memory + HEIGHT * stride
-            self.to_inputs = self.memory[table[-1, SLOPES] :].reshape(HEIGHT, stride)[:, : self.inputs]
+            slope = self.memory[passed : passed + HEIGHT * stride]
+            self.to_inputs = slope.reshape(HEIGHT, stride)[:, : self.inputs]
         self.packed, self.gradient = (room_for(packed + PANEL + zeros) for _ in range(2))
 
     @cached_property
@@ -224,6 +237,12 @@ def norm_addresses(layer: Layer) -> tuple[int, int]:
     if layer.shift is None:
         return address(_normalize_rms, NORM), address(_differentiate_rms, NORM_SLOPES)
     return address(_normalize, NORM), address(_differentiate_norm, NORM_SLOPES)
+
+
+def is_kept(layers: Sequence[Layer], i: int) -> bool:
+    """Whether the way back needs a layer's outputs: for its own slopes, or as what another layer was given."""
+    plain = layers[i].activation == NONE and layers[i].scale is None
+    return not plain or any(layer.source == i for layer in layers)
 
 
 def begins(layers: Sequence[Layer], i: int) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.compiling import njit
+from rl_training.kernels.bins import decode_rows
 from rl_training.kernels.layers import (
     BACK,
     FORTH,
@@ -20,10 +21,13 @@ from rl_training.kernels.layers import (
     NOWHERE,
     SLOPES,
     STRIDE,
+    TO_TAKE,
+    VALUES,
     Layers,
     Network,
     call_backward,
     call_forward,
+    call_take,
     room_for,
 )
 
@@ -34,7 +38,9 @@ class Stack(nn.Module):
     """Rows [..., inputs] → [..., outputs] by layers in compiled code; `gradient` is the vector of their gradients.
 
     Without it nothing is learned. Values in between are kept for the backward pass while all blocks of rows fit into
-    the cache; beyond, they are computed again, which is cheaper than to fetch them from memory.
+    the cache; beyond, they are computed again, which is cheaper than to fetch them from memory. Blocks lie so close
+    that what one hands on within a pass is where another keeps its values: the forward pass begins with the last one,
+    the backward pass with the first.
     """
 
     def __init__(self, layers: Layers, gradient: Tensor | None) -> None:
@@ -62,20 +68,31 @@ class Stack(nn.Module):
             out = self.rows_forward(rows, self.memory(1))
         return out.view(*x.shape[:-1], self.dense.outputs)
 
+    def decoded(self, x: Tensor, bins: Tensor) -> Tensor:
+        """The numbers [...] that its outputs [..., bins] say, without gradients: of a block of rows at a time."""
+        rows, out = (
+            x.detach().reshape(-1, self.dense.inputs).contiguous().numpy(),
+            np.empty(x.shape[:-1], np.float32),
+        )
+        shares = np.empty(len(bins), np.float32)
+        _decoded(self.network, self.dense.memory, rows, bins.numpy(), shares, out.reshape(-1))
+        return torch.from_numpy(out)
+
     def memory(self, count: int) -> np.ndarray:
         """Room for the values of this many rows, or of one block."""
-        blocks, size = -(-count // HEIGHT), len(self.dense.memory)
-        blocks = blocks if blocks * size <= MOST_KEPT else 1
-        if blocks == 1:
-            return self.dense.memory.reshape(1, size)
+        one, blocks = len(self.dense.memory), -(-count // HEIGHT)
+        size = self.dense.handed + blocks * (one - self.dense.handed)
+        if blocks == 1 or size > MOST_KEPT:
+            return self.dense.memory
         for i, each in enumerate(self.free):
-            if len(each) == blocks:
+            if len(each) == size:
                 return self.free.pop(i)
-        return room_for(blocks * size).reshape(blocks, size)
+        return room_for(size)
 
     def rows_forward(self, rows: Tensor, memory: np.ndarray) -> Tensor:
         out = np.empty((len(rows), self.dense.outputs), np.float32)
-        _forward(self.network, memory, rows.detach().contiguous().numpy(), out)
+        inputs = rows.detach().contiguous().numpy()
+        _forward(self.network, memory, len(self.dense.memory) - self.dense.handed, inputs, out)
         return torch.from_numpy(out)
 
 
@@ -88,46 +105,60 @@ class _Stacked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None, None]:
-        (rows,), stack, memory = ctx.saved_tensors, ctx.stack, ctx.memory
-        inputs = rows.detach().contiguous().numpy()
+        (rows,), stack, memory, ctx.memory = ctx.saved_tensors, ctx.stack, ctx.memory, None
+        inputs, kept = rows.detach().contiguous().numpy(), len(stack.dense.memory) - stack.dense.handed
+        if memory is None:  # of a graph that is gone through once more
+            memory = stack.memory(len(rows))
+            stack.rows_forward(rows, memory)
         passes = stack.dense.passes and ctx.needs_input_grad[0]
         to_rows = np.empty(inputs.shape if passes else (0, inputs.shape[1]), np.float32)
         table = stack.dense.table if passes else stack.blind
-        _backward(stack.network, table, memory, inputs, slope.contiguous().numpy(), to_rows)
+        _backward(stack.network, table, memory, kept, inputs, slope.contiguous().numpy(), to_rows)
         stack.dense.unpack(stack.gradient)
-        if len(memory) > 1:
+        if memory is not stack.dense.memory:
             stack.free.append(memory)
         return torch.from_numpy(to_rows) if passes else None, None, None
 
 
 @njit(nogil=True)
-def _block(memory, first):  # type: ignore[no-untyped-def]
+def _block(network, memory, kept, first):  # type: ignore[no-untyped-def]
     """The memory of the block of rows that begins there."""
-    return memory[first // HEIGHT if len(memory) > 1 else 0]
+    at = first // HEIGHT * kept if len(memory) > len(network.memory) else 0
+    return memory[at : at + len(network.memory)]
 
 
 @njit(nogil=True, error_model="numpy")
-def _forward(network, memory, inputs, outputs):  # type: ignore[no-untyped-def]
+def _forward(network, memory, kept, inputs, outputs):  # type: ignore[no-untyped-def]
+    net, order = Network(*network), np.arange(len(inputs))
+    for first in range((len(inputs) - 1) // HEIGHT * HEIGHT, -1, -HEIGHT):
+        rows, out = order[first : first + HEIGHT], outputs[first : first + HEIGHT]
+        block = _block(net, memory, kept, first)
+        call_forward(net.where[FORTH], (net.table, net.packed, block, inputs, rows, out))
+
+
+@njit(nogil=True, error_model="numpy")
+def _decoded(network, memory, inputs, bins, shares, numbers):  # type: ignore[no-untyped-def]
     net, order = Network(*network), np.arange(len(inputs))
     for first in range(0, len(inputs), HEIGHT):
-        rows, out = order[first : first + HEIGHT], outputs[first : first + HEIGHT]
-        call_forward(net.where[FORTH], (net.table, net.packed, _block(memory, first), inputs, rows, out))
+        rows, out = order[first : first + HEIGHT], net.outputs[: len(inputs) - first]
+        call_forward(net.where[FORTH], (net.table, net.packed, memory, inputs, rows, out))
+        decode_rows(out, bins, shares, numbers[first : first + HEIGHT])
 
 
 @njit(nogil=True, error_model="numpy")
-def _backward(network, table, memory, inputs, slopes, to_inputs):  # type: ignore[no-untyped-def]
+def _backward(network, table, memory, kept, inputs, slopes, to_inputs):  # type: ignore[no-untyped-def]
     """Add up gradients, block by block."""
     net, order = Network(*network), np.arange(len(inputs))
     at, stride, width = table[-1, SLOPES], table[-1, STRIDE], inputs.shape[1]
     for first in range(0, len(inputs), HEIGHT):
-        rows, slope, block = (
-            order[first : first + HEIGHT],
-            slopes[first : first + HEIGHT],
-            _block(memory, first),
-        )
-        if len(memory) == 1:  # other rows have been here since
+        rows, slope = order[first : first + HEIGHT], slopes[first : first + HEIGHT]
+        block = _block(net, memory, kept, first)
+        if len(memory) == len(net.memory):  # other rows have been here since
             out = net.outputs[: len(rows)]
             call_forward(net.where[FORTH], (net.table, net.packed, block, inputs, rows, out))
+        else:
+            place = (table[-1, VALUES], stride, width)
+            call_take(table[-1, TO_TAKE], (block, *place, inputs, rows))
         call_backward(net.where[BACK], (table, net.packed, block, slope, net.gradient, True, False))
         for r in range(len(rows) if len(to_inputs) else 0):
             for j in range(width):

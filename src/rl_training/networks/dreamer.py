@@ -128,9 +128,9 @@ class DreamerNetwork(nn.Module):
         """The cross-entropies of heads on bins [..., K] and two-hot targets [...], summed over the targets."""
         return bins_loss(logits, targets, self.bins)
 
-    def rewards(self, features: Tensor) -> Tensor:
-        """Without gradients."""
-        return self.decoded(self.reward(features))
+    def says(self, head: nn.Module, features: Tensor) -> Tensor:
+        """The numbers [...] that a head on bins says of features [..., F], without gradients."""
+        return self.decoded(head(features))
 
     def live(self, features: Tensor) -> Tensor:
         """The discounted probability that the episode goes on: the head learns γ, and 0 at its end."""

@@ -160,15 +160,15 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         features, action = network.imagine(starts, int(now.imagination_horizon))
         logits = network.critic(features[:-1])
         with torch.no_grad():
-            value = torch.cat([network.decoded(part) for part in (logits, network.critic(features[-1:]))])
+            value = torch.cat([network.decoded(logits), network.says(network.critic, features[-1:])])
             live = network.live(features)
-            returns = lambda_returns(network.rewards(features), live, value, now.return_lambda)
+            returns = lambda_returns(network.says(network.reward, features), live, value, now.return_lambda)
             weight = imagined_weights(live)[:-1]
             # Returns are scaled to a range of 1 between their 5th and 95th percentiles, but never up.
             move_range(self.return_low, self.return_high, returns, now.return_rate)
             scale = (self.return_high - self.return_low).clamp_min(1.0)
             advantage = (returns - value[:-1]) / scale
-            slow = network.decoded(slow_critic(features[:-1]))
+            slow = network.says(slow_critic, features[:-1])
         log_prob, entropy = network.family.log_prob_and_entropy(network.policy(features[:-1]), action)
         losses = {
             "policy_loss": actor_loss(log_prob, entropy, advantage, weight, now.entropy_coef),
@@ -186,7 +186,7 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         live = (1 - batch["terminal"]) * now.gamma
         target = lambda_returns(batch["reward"], live, returns, now.return_lambda, batch["last"])
         with torch.no_grad():
-            slow = network.decoded(slow_critic(features))
+            slow = network.says(slow_critic, features)
         loss = network.bins_loss(network.critic(features), [target, slow])
         # What follows an episode's last observation is another episode.
         return ((1 - batch["last"][:-1]) * loss).mean()

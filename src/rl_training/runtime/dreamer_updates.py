@@ -165,6 +165,9 @@ class CompiledNetwork(DreamerNetwork):
         self.optimizer.differentiate(loss)
         return {"grad_norm": self.optimizer.descend(learning_rate, math.inf)}
 
+    def says(self, head: Any, features: Tensor) -> Tensor:
+        return head.decoded(features, self.bins)
+
     @torch.no_grad()
     def imagine(self, state: State, horizon: int) -> tuple[Tensor, Tensor]:
         """One call for all steps of a choice or a vector; it draws the same numbers in the same order."""
