@@ -378,6 +378,7 @@ RUNS: dict[str, dict[str, Any]] = {
         gamma=1.0,
         value_transform=False,
         reward_priority=4.0,
+        forbidden_moves=0.5,
         state_coef_schedule={"type": "linear", "start": 2.0, "end": 1.0},
     ),
     "efficientzero-cartpole": dict(

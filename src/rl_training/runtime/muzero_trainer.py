@@ -101,8 +101,7 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
         batch = self.draw(now)
         # zₜ = rₜ + γ rₜ₊₁ + … + γⁿ vₜ₊ₙ, with v of the target network, or of a new search with it.
         targets = self.targets(batch, now)
-        if self.symmetries is not None:
-            batch, targets = self.symmetries.turned(batch, targets)
+        batch, targets = self.varied(batch, targets)
         with by_the_batch(self.agent.network):
             # Unroll the model from the first observation with the actions that were taken.
             predictions = self.agent.network.unroll(
@@ -162,9 +161,8 @@ class MuZeroTrainer(ReanalysingTrainer[MuZeroT]):
         """Of the policies that the head says [(K + 1) · B, ...] → [(K + 1) · B], in nats; of allowed actions alone."""
         if self.agent.num_samples is not None:
             outputs = gaussian(outputs)
-        elif isinstance(self.observation_space, spaces.Dict) and MASK in self.observation_space.spaces:
-            turn = batch["turn"].expand(batch["places"].shape).flatten() if "turn" in batch else None
-            outputs = mask_logits(outputs, self.seen(batch["places"].flatten(), turn))
+        elif self.has_masks:
+            outputs = mask_logits(outputs, {MASK: self.masks(batch).flatten(0, 1)})
         return self.agent.family.entropy(outputs)
 
 

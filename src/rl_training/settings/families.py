@@ -282,6 +282,12 @@ class Planning(Config):
     symmetries: bool = field(
         False, "Learn from positions turned by the `symmetries` that the environment names."
     )
+    forbidden_moves: float = field(
+        0.0,
+        "Fraction of unrolled moves of a two-player game replaced by one that its mask forbids, which loses.",
+        ge=0.0,
+        le=1.0,
+    )
     unroll_steps: int = field(5, "Steps the model is unrolled for in training.", ge=1, le=100)
     td_steps: int = field(5, "Number of steps n of the n-step value targets.", ge=1, le=1000)
     reanalyse_ratio: float = knob(
