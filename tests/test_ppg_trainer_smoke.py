@@ -50,6 +50,20 @@ def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
     assert "clone_kl" in result.metrics
 
 
+def test_without_auxiliary_epochs_no_rollout_is_kept(tmp_path):
+    config = PPGConfig(**SMALL | dict(auxiliary_epochs=0, policy_iterations=1, auxiliary_minibatches=50))
+    result = train_ppg(config, run_dir=tmp_path / "run")
+    with pytest.raises(AssertionError, match=r"never moved: \['auxiliary_head'\]"):
+        assert_learned(result, config)
+    assert (
+        "policy_loss" in result.metrics and not {"auxiliary_value_loss", "clone_kl"} & result.metrics.keys()
+    )
+    assert not list(tmp_path.glob("**/rollout-*"))
+    trainer = warmed("ppg", 3, **SMALL | dict(num_steps=8, auxiliary_epochs=0))
+    assert not trainer.kept
+    trainer.close()
+
+
 def test_more_minibatches_than_lanes_are_refused():
     with pytest.raises(ConfigError, match="auxiliary_minibatches must be at most"):
         PPGConfig(env_id="CartPole-v1", num_envs=2, policy_iterations=2, auxiliary_minibatches=5)

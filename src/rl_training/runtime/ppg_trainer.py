@@ -112,9 +112,10 @@ class PPGTrainer(OnPolicyTrainer[PPGConfig]):
         del fitted["grad_norm"]  # which is the policy's
         metrics.extend(fitted)
         # Add all (s_t, V_targ) to the buffer; after N_pi iterations follows the auxiliary phase.
-        kept: Kept = {"obs": rollout["obs"], "return": estimates["return"]}
-        self.kept.append(tree_map(torch.clone, kept))  # the collector writes over its rollouts
-        self.rollouts += 1
+        if config.auxiliary_epochs:
+            kept: Kept = {"obs": rollout["obs"], "return": estimates["return"]}
+            self.kept.append(tree_map(torch.clone, kept))  # the collector writes over its rollouts
+            self.rollouts += 1
         self.agent.observe(rollout["obs"])
         if len(self.kept) == config.policy_iterations:
             self.auxiliary_phase(now, metrics)

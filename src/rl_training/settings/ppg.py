@@ -36,7 +36,9 @@ class PPGConfig(OnPolicyConfig, Minibatches, AdamSettings):
     policy_iterations: int = field(32, "N_π: rollouts between auxiliary phases.", ge=1, le=1_000_000)
     policy_epochs: int = field(1, "E_π: policy epochs per rollout.", ge=1)
     value_epochs: int = field(1, "E_V: value epochs per rollout.", ge=1)
-    auxiliary_epochs: int = field(6, "E_aux: epochs of the auxiliary phase, over all stored rollouts.", ge=1)
+    auxiliary_epochs: int = field(
+        6, "E_aux: epochs of the auxiliary phase, over all stored rollouts; 0: no such phase.", ge=0
+    )
     num_minibatches = changed(8, "Number of minibatches per epoch.")
     auxiliary_minibatches: int = field(
         16, "Number of minibatches per auxiliary epoch; each holds whole environments.", ge=1
@@ -51,7 +53,7 @@ class PPGConfig(OnPolicyConfig, Minibatches, AdamSettings):
     @model_validator(mode="after")
     def _every_auxiliary_minibatch_has_a_lane(self) -> PPGConfig:
         lanes = self.num_envs * self.policy_iterations
-        if self.auxiliary_minibatches > lanes:
+        if self.auxiliary_epochs and self.auxiliary_minibatches > lanes:
             most = f"num_envs * policy_iterations = {lanes}"
             raise refused("auxiliary_minibatches", f"must be at most {most}")
         return self
