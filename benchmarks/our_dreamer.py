@@ -3,7 +3,8 @@
 python -m benchmarks.our_dreamer '{"config": "dreamer/cartpole", "settings": {}, "updates": 12}'
 
 Products are noted while torch computes an update. Each is then timed alone, over and over on the same numbers, the
-fastest of some calls; and all of them are counted at the speed of one large product. Updates are medians.
+fastest of some calls; and all of them are counted at the speed of one large product. Updates are medians. Those in
+compiled code are then made again with a clock around each part. Pictures are refused: convolutions are not noted.
 """
 
 from __future__ import annotations
@@ -21,13 +22,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.meter import report
 from rl_training import load_config
+from rl_training.allocator import keep_freed_memory
+from rl_training.kernels import bins, stacks
+from rl_training.kernels.imagination import Imagination
+from rl_training.kernels.recurrence import Recurrence, Sequences
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls
+from rl_training.runtime.optim import LaProp
 from rl_training.state.seeding import seed_everything
 
 aten = torch.ops.aten
 PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0}  # where the factors begin
 LARGE, CALLS = 1024, 12
+# Parts of a compiled update: where they are called, and by which name.
+PARTS = {
+    "heads_forward": ((stacks, "_forward"), (stacks, "_decoded")),
+    "heads_backward": ((stacks, "_backward"),),
+    "imagination": ((Imagination, "run"),),
+    "sequences": ((Sequences, "forward"), (Sequences, "backward"), (Recurrence, "add_gradients")),
+    "bins": ((bins, "_two_hot"), (bins, "_loss_forward"), (bins, "_loss_backward"), (bins, "decode_rows")),
+    "optimizer": ((LaProp, "descend"),),
+}
 
 
 class Products(TorchDispatchMode):
@@ -78,6 +93,9 @@ def ready(settings: dict[str, Any], compiled: bool) -> Callable[[], Any]:
     )
     seed_everything(1)
     trainer: Any = trainer_class("dreamer")(config.model_copy(update={"train_ratio": 1e-9}))
+    if len(trainer.agent.network.reconstruction.pictures):
+        trainer.close()
+        raise SystemExit(f"{settings['config']}: it sees pictures; this benchmark is for vectors")
     knobs = Controls.of(trainer.config)
     for number in range(400 // config.num_envs):
         trainer.iterate(knobs.at(number * config.num_envs))
@@ -85,8 +103,35 @@ def ready(settings: dict[str, Any], compiled: bool) -> Callable[[], Any]:
     return lambda: trainer.update(now)
 
 
+def parts_of(update: Callable[[], Any], updates: int) -> dict[str, float]:
+    """CPU-seconds of each part of an update, medians, and of the rest: torch's operations and Python."""
+    spent: dict[str, float] = {}
+
+    def timed(function: Any, part: str) -> Any:
+        def call(*given: Any) -> Any:
+            began = time.process_time()
+            result = function(*given)
+            spent[part] += time.process_time() - began
+            return result
+
+        return call
+
+    for part, places in PARTS.items():
+        for owner, name in places:
+            setattr(owner, name, timed(getattr(owner, name), part))
+    seen: list[dict[str, float]] = []
+    for _ in range(updates + 1):
+        spent |= dict.fromkeys(PARTS, 0.0)
+        began = time.process_time()
+        update()
+        whole = time.process_time() - began
+        seen.append({**spent, "rest": whole - sum(spent.values())})
+    return {f"{part}_seconds": statistics.median(each[part] for each in seen[1:]) for part in seen[0]}
+
+
 def main(settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a run does
     by_torch, products = ready(settings, False), Products()
     with products:
         by_torch()
@@ -96,13 +141,14 @@ def main(settings: dict[str, Any]) -> None:
     )
     alone = sum(count * product_seconds(*size) for size, count in products.sizes.items())
     large = product_seconds(1, LARGE, LARGE, LARGE)
-    updates = settings["updates"]
+    updates, compiled = settings["updates"], ready(settings, True)
     cost = {
         "torch_seconds": statistics.median(seconds(by_torch, updates)),
-        "compiled_seconds": statistics.median(seconds(ready(settings, True), updates)),
+        "compiled_seconds": statistics.median(seconds(compiled, updates)),
         "products_alone_seconds": alone,
         "products_at_peak_seconds": operations * large / (2 * LARGE**3),
     }
+    cost |= parts_of(compiled, updates)
     report(updates, cost, ("torch",), operations=operations, sizes=len(products.sizes))
 
 

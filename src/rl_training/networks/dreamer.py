@@ -128,6 +128,7 @@ class DreamerNetwork(nn.Module):
         """The cross-entropies of heads on bins [..., K] and two-hot targets [...], summed over the targets."""
         return bins_loss(logits, targets, self.bins)
 
+    @torch.no_grad()
     def says(self, head: nn.Module, features: Tensor) -> Tensor:
         """The numbers [...] that a head on bins says of features [..., F], without gradients."""
         return self.decoded(head(features))

@@ -26,7 +26,7 @@ from rl_training.envs.environments import Step
 from rl_training.networks.rssm import State
 from rl_training.policies.dreamer import DreamerPolicy, stored
 from rl_training.runtime.controls import Knobs, Now
-from rl_training.runtime.dreamer_updates import begin, fastest_networks, fastest_pictures, learned
+from rl_training.runtime.dreamer_updates import Learned, begin, fastest_networks, fastest_pictures
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import LaProp, target_of
@@ -37,6 +37,7 @@ from rl_training.trees import Arrays, tree_map
 # Each times its scale, they add up to what the optimizer descends.
 WORLD_MODEL = ("reconstruction", "reward", "continue", "dynamics", "representation")
 LOSSES = (*WORLD_MODEL, "policy", "value", "replay_value")
+Losses = dict[str, Tensor]
 
 
 class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
@@ -106,11 +107,11 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         """One gradient step of everything, on one batch of sequences."""
         batch, networks = self.draw(), begin(self)
         # World model: follow the sequences, and learn to tell and to foresee what they hold.
-        state, losses = self.world_model_losses(batch, now)
+        state, losses = self.world_model_losses(networks, batch, now)
         # Imagine from every state of theirs; actor and critic learn from what is imagined.
-        imagined, returns = self.imagination_losses(state, now)
+        imagined, returns = self.imagination_losses(networks, state, now)
         # The critic also learns from the rewards that were really earned.
-        replayed = self.replay_value_loss(state, batch, returns, now)
+        replayed = self.replay_value_loss(networks, state, batch, returns, now)
         losses |= imagined | {"replay_value_loss": replayed}
         loss = torch.stack([getattr(now, f"{of}_scale") * losses[f"{of}_loss"] for of in LOSSES]).sum()
         step = networks.step(loss, now.learning_rate, None)
@@ -134,9 +135,9 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
             "terminal": sent["terminal"].float(),
         }
 
-    def world_model_losses(self, batch: SequenceBatch, now: Now) -> tuple[State, dict[str, Tensor]]:
+    def world_model_losses(self, networks: Learned, batch: SequenceBatch, now: Now) -> tuple[State, Losses]:
         """The posterior states [T, B, ...], and the means of the five losses."""
-        network = learned(self).network
+        network = networks.network
         tokens = network.reconstruction.encode(batch["obs"])
         start = State(batch["deter"], batch["stoch"])
         state, posterior = network.rssm.observe(start, tokens, batch["action"], batch["first"])
@@ -153,9 +154,9 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         }
         return state, {name: loss.mean() for name, loss in losses.items()}
 
-    def imagination_losses(self, state: State, now: Now) -> tuple[dict[str, Tensor], Tensor]:
+    def imagination_losses(self, networks: Learned, state: State, now: Now) -> tuple[Losses, Tensor]:
         """The losses of actor and critic in imagination, and the returns [T, B] of the states it began with."""
-        network, slow_critic, _ = learned(self)
+        network, slow_critic, _ = networks
         starts = State(*(part.detach().flatten(0, 1) for part in state))
         features, action = network.imagine(starts, int(now.imagination_horizon))
         logits = network.critic(features[:-1])
@@ -179,14 +180,15 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         }
         return losses, returns[0].view(state.deter.shape[:2])
 
-    def replay_value_loss(self, state: State, batch: SequenceBatch, returns: Tensor, now: Now) -> Tensor:
+    def replay_value_loss(
+        self, networks: Learned, state: State, batch: SequenceBatch, returns: Tensor, now: Now
+    ) -> Tensor:
         """The critic on the replayed states, bootstrapped from the returns [T, B] that were imagined there."""
-        network, slow_critic, _ = learned(self)
+        network, slow_critic, _ = networks
         features = state.features[:-1]
         live = (1 - batch["terminal"]) * now.gamma
         target = lambda_returns(batch["reward"], live, returns, now.return_lambda, batch["last"])
-        with torch.no_grad():
-            slow = network.says(slow_critic, features)
+        slow = network.says(slow_critic, features)
         loss = network.bins_loss(network.critic(features), [target, slow])
         # What follows an episode's last observation is another episode.
         return ((1 - batch["last"][:-1]) * loss).mean()

@@ -49,21 +49,14 @@ class Learned(NamedTuple):
     step: Callable[[Tensor, float, None], dict[str, float]]
 
 
-def learned(trainer: Any) -> Learned:
-    """A trainer's networks as its losses use them: compiled where they can be."""
+def begin(trainer: Any) -> Learned:
+    """A trainer's networks for one update: where they are compiled, they read the parameters as they are now."""
     fast = trainer.fast_networks.taken()
     if fast is None:
         return Learned(trainer.agent.network, trainer.slow_critic, trainer.optimizer.step)
+    pictures = trainer.fast_pictures and trainer.fast_pictures.taken()
+    fast.begin(pictures or trainer.agent.network.reconstruction.pictures)
     return Learned(fast, fast.slow_critic, fast.step)
-
-
-def begin(trainer: Any) -> Learned:
-    """The same at the start of an update: compiled networks read the parameters as they are now."""
-    networks = learned(trainer)
-    if isinstance(networks.network, CompiledNetwork):
-        pictures = trainer.fast_pictures and trainer.fast_pictures.taken()
-        networks.network.begin(pictures or trainer.agent.network.reconstruction.pictures)
-    return networks
 
 
 def fastest_networks(trainer: Any) -> Choice:
