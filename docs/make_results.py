@@ -51,6 +51,8 @@ NO_SCORES = {
     "| MB on disk | latest 2 | `ladder` (13 checkpoints) | `all` (64) |",
     "| `dreamer/cartpole` | torch | compiled | ratio | products alone | products at peak "
     "| ratio if nothing but products took time |",
+    "| `dreamer/cartpole` | heads, forward | heads, backward | imagination | sequences, both ways | bins "
+    "| optimizer | torch and Python |",
     "| config | a, per step | l, per step | s | m | n* |",
     "| config | first compilation |",
     "| row | against | ratio per CPU-second, median (lowest–highest) | required |",

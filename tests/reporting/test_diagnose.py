@@ -61,6 +61,7 @@ LEFT_OUT: dict[str, str] = {
     "impala/cartpole_no_velocity": YOUNGER,
     "impala/minatar_breakout": YOUNGER,
     "impala/minatar_space_invaders": YOUNGER,
+    "muzero/acrobot": YOUNGER,
     "muzero/cartpole": YOUNGER,
     "ppg/cartpole": YOUNGER,
     "ppg/minatar_breakout": YOUNGER,
