@@ -46,8 +46,8 @@ def lambda_returns(
     earned = reward + discount * (1 - decay) * bootstrap
     kept = discount * decay
     returns = [bootstrap[-1]]
-    for arrived, share in zip(earned[1:].flip(0).unbind(), kept[1:].flip(0).unbind(), strict=True):
-        returns.append(arrived + share * returns[-1])
+    for t in range(len(reward) - 1, 0, -1):
+        returns.append(earned[t] + kept[t] * returns[-1])
     return torch.stack(returns[:0:-1])
 
 
