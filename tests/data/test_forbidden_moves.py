@@ -1,4 +1,4 @@
-"""Forbidden moves of board games: what is learned of them in imagination, and that searches then avoid them."""
+"""Forbidden moves of board games: which targets they have, and that a model learns that they lose."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ def with_forbidden_moves(
 ) -> tuple[PositionBatch, Targets]:
     """Positions some of whose unrolled moves are replaced by one that is forbidden: it loses, and ends the game.
 
-        rₖ = -1        rⱼ = 0 for j > k        zⱼ = 0 and no policy for j > k, nor for k itself
+        rₖ = -1        rⱼ = zⱼ = 0 for j > k        no policy is learned for j ≥ k
 
-    No such move is ever played, so a model may take it for a way out where all others lose, as they do when columns
-    are full and each move helps the other side.
+    No such move is ever played, so a model may take it for a way out where all others lose: in Connect Four when
+    columns are full and every allowed move helps the other side.
 
     allowed: [K, B, A], the action masks of where the moves were made
-    share: of the moves with a forbidden one beside them, each with this chance
+    share: the probability that a move is replaced, where there is a forbidden one
     """
     acted = batch["acted"][:-1] > 0
     forbidden = (allowed == 0) & acted[..., None]

@@ -284,7 +284,7 @@ class Planning(Config):
     )
     forbidden_moves: float = field(
         0.0,
-        "Fraction of unrolled moves of a two-player game replaced by one that its mask forbids, which loses.",
+        "Two players: probability that an unrolled move becomes one that the mask forbids, if any; it loses.",
         ge=0.0,
         le=1.0,
     )
