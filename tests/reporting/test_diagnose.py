@@ -49,6 +49,7 @@ LEFT_OUT: dict[str, str] = {
     "dqn/minatar_breakout": YOUNGER,
     "dqn/minatar_breakout_200k": YOUNGER,
     "dreamer/cartpole": YOUNGER,
+    "dreamer/cartpole_pixels": YOUNGER,
     "dreamer/pendulum": YOUNGER,
     "dreamer/dm_cartpole_swingup": YOUNGER,
     "dreamer/minatar_breakout": YOUNGER,
