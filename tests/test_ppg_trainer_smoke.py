@@ -6,7 +6,7 @@ from runs import TINY, assert_learned, clip_fractions, knobs_in_training_lines
 from updates import warmed
 
 from rl_training.errors import ConfigError
-from rl_training.runtime.controls import resolve_clip_coefficient
+from rl_training.runtime.controls import idle_knobs, resolve_clip_coefficient
 from rl_training.runtime.ppg_trainer import PPGConfig, train_ppg
 from rl_training.state.segments import SegmentStore
 
@@ -51,7 +51,7 @@ def test_every_kind_of_environment_trains(env_id, changes, tmp_path):
 
 
 def test_without_auxiliary_epochs_no_rollout_is_kept(tmp_path):
-    config = PPGConfig(**SMALL | dict(auxiliary_epochs=0, policy_iterations=1, auxiliary_minibatches=50))
+    config = PPGConfig(**SMALL | dict(auxiliary_epochs=0, policy_iterations=4, auxiliary_minibatches=50))
     result = train_ppg(config, run_dir=tmp_path / "run")
     with pytest.raises(AssertionError, match=r"never moved: \['auxiliary_head'\]"):
         assert_learned(result, config)
@@ -62,6 +62,11 @@ def test_without_auxiliary_epochs_no_rollout_is_kept(tmp_path):
     trainer = warmed("ppg", 3, **SMALL | dict(num_steps=8, auxiliary_epochs=0))
     assert not trainer.kept
     trainer.close()
+
+
+def test_schedules_of_the_auxiliary_phase_say_that_there_is_none():
+    config = PPGConfig(**SMALL | dict(auxiliary_epochs=0), beta_clone_schedule="linear:0.5")
+    assert idle_knobs(config) == ["beta_clone_schedule: no effect, because auxiliary_epochs is 0"]
 
 
 def test_more_minibatches_than_lanes_are_refused():

@@ -44,6 +44,18 @@ def test_a_forbidden_move_loses_and_ends_the_game_by_hand() -> None:
     assert torch.equal(batch["action"], a_batch()[0]["action"]), "what was drawn stays as it is"
 
 
+def test_value_prefixes_are_of_forbidden_moves_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = BOARD_GAME | dict(forbidden_moves=1.0, value_prefix=True, prefix_horizon=5)
+    trainer = trainer_class("efficientzero")(load_config(settings, algo="efficientzero", env_id=CONNECT))
+    batch, targets, allowed = a_batch()
+    allowed[0, 1, 2] = allowed[1, 0, 0] = 0
+    monkeypatch.setattr(trainer, "masks", lambda batch: torch.cat([allowed, allowed[:1]]))
+    monkeypatch.setattr(trainer, "symmetries", None)
+    _, learned = trainer.varied(batch, targets)
+    trainer.close()
+    assert learned.reward.tolist() == [[0.0, -1.0, 1.0], [-1.0, -1.0, 1.0]]
+
+
 def test_so_many_moves_are_replaced_and_none_where_all_are_allowed() -> None:
     torch.manual_seed(1)
     batch, targets, allowed = a_batch()

@@ -26,10 +26,11 @@ from rl_training.reporting.results import (
     verdict,
 )
 from rl_training.reporting.statistics import Interval
+from rl_training.runtime.workflows import revisions
 from rl_training.state import checkpoints
 from rl_training.tools.experiments import parse_seeds
 from rl_training.tools.forking import fork
-from rl_training.tools.reproducing import digest, read_measured
+from rl_training.tools.reproducing import config_of, digest, read_measured, settings_of
 from rl_training.tools.rows import Reference, read_row
 from rl_training.tools.zoo import LARGEST, LARGEST_ZOO, card, median_seed
 from rl_training.trust import foreign
@@ -168,13 +169,16 @@ def test_a_row_says_what_has_changed_since_it_was_measured(tmp_path: Path) -> No
     assert result is not None
     kept = tmp_path / "ppo" / "cartpole.json"
     kept.parent.mkdir()
+    config = config_of(row)
+    result = {**result, "settings": settings_of(config), "revisions": revisions(config)}
     kept.write_text(json.dumps(result), "utf-8")
-    assert "changed since" not in family_table([read_measured(row, tmp_path)])
+    assert "before a change" not in family_table([read_measured(row, tmp_path)])
     other = {**result, "settings": result["settings"] | {"gamma": 0.9}, "revisions": {"shared": 0}}
     kept.write_text(json.dumps(other), "utf-8")
     measured = read_measured(row, tmp_path)
-    assert "`ppo/cartpole`: changed since: config: gamma; revision of ppo, shared." in family_table(
-        [measured]
+    assert (
+        "`ppo/cartpole`: measured before a change of: config: gamma; revision of ppo, shared."
+        in family_table([measured])
     )
     assert not is_of_its_config(measured)
 

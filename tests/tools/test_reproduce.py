@@ -75,7 +75,7 @@ def test_a_row_that_is_killed_and_continued_has_the_same_result(
     assert run("ppo/small", "--runs", "runs", "-q", "--jobs", "2") == 0
     said = capfd.readouterr().out
     assert "IQM" in said and "reference    40 at 12 000 steps (somewhere)" in said
-    assert "probability of improvement (ties count half)" in said and "(elsewhere): orientation only" in said
+    assert "             no verdict on 2 seeds" in said and "(elsewhere): orientation only" in said
     assert run("ppo/small", "--runs", "whole", "--results", "whole_results", "-q") == 0
     assert without_cost(Path("results/ppo/small.json")) == without_cost(Path("whole_results/ppo/small.json"))
     cost = json.loads(Path("results/ppo/small.json").read_text())["cost"]
@@ -387,7 +387,7 @@ def test_a_peer_is_run_with_every_seed_and_goes_on_after_a_failure(
     assert run("ppo/small", "-q", "--peer") == 0
     assert Path("calls").read_text() == "111212"  # seed 11 once
     said = capsys.readouterr().out
-    assert "peer         fake 1.5: IQM 21.5, 2 seeds\n" in said and "probability of improvement" in said
+    assert "peer         fake 1.5: IQM 21.5, 2 seeds\n             no verdict on 2 seeds\n" in said
     result = json.loads(Path("results/peers/ppo/small.json").read_text())
     assert [(each["seed"], each["score"], each["steps"]) for each in result["seeds"]] == [
         (11, 21.0, 1000),

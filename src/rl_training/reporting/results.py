@@ -123,6 +123,8 @@ def _measured_at(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def improvement(measured: Measured, others: Sequence[float] | np.ndarray) -> str:
+    if (seeds := min(len(measured.seeds), len(others))) < FEWEST:
+        return f"no verdict on {counted(seeds)}"
     value, low, high = improvement_interval([measured.scores], [np.array(others, float)])
     return f"probability of improvement (ties count half) {value:.2f}, 95 % interval {low:.2f} to {high:.2f}"
 
@@ -173,9 +175,8 @@ def family_table(rows: Sequence[Measured]) -> str:
         cells = [(named(each.row), stands_beside(each), each.row.not_run) for each in missing]
         text += ("\n" if done else "") + table(("not run", "to stand beside", "why"), cells) + "\n"
     notes = [f"- `{each.row.name}`: {each.row.note}\n" for each in rows if each.row.note]
-    notes += [
-        f"- `{each.row.name}`: changed since: {'; '.join(each.outdated)}.\n" for each in rows if each.outdated
-    ]
+    changed = ((each.row.name, "; ".join(each.outdated)) for each in rows if each.outdated)
+    notes += [f"- `{name}`: measured before a change of: {what}.\n" for name, what in changed]
     return text + "".join(["\n", *notes] if notes else [])
 
 
@@ -225,6 +226,8 @@ def _verdicts(measured: Measured) -> Iterator[str]:
 
 
 def _probability(measured: Measured, others: np.ndarray) -> str:
+    if (seeds := min(len(measured.seeds), len(others))) < FEWEST:
+        return f"no verdict on {counted(seeds)}"
     value, low, high = improvement_interval([measured.scores], [others])
     return f"P(improvement) {value:.2f} ({low:.2f} to {high:.2f})"
 

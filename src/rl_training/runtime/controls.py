@@ -474,7 +474,8 @@ def idle_knobs(config: Any) -> list[str]:
     problems = []
     for name, knob in compile_knobs(config).items():
         switch = config.switched_by.get(name)
-        off = f"no effect, because {switch} is false" if switch and not getattr(config, switch) else ""
+        on = getattr(config, switch) if switch else True
+        off = "" if on else f"no effect, because {switch} is {str(on).lower()}"
         if getattr(config, name + SCHEDULE, None) is not None:
             problems.append((name + SCHEDULE, off or _idle_schedule(name, knob, config.steps_per_iteration)))
         if knob.warmup_steps > 1:

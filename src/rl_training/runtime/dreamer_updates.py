@@ -163,7 +163,10 @@ class CompiledNetwork(DreamerNetwork):
 
     @torch.no_grad()
     def imagine(self, state: State, horizon: int) -> tuple[Tensor, Tensor]:
-        """One call for all steps of a choice or a vector; it draws the same numbers in the same order."""
+        """One call for all steps of a choice or a vector; it draws the same numbers in the same order.
+
+        What it returns is overwritten by the next call.
+        """
         if self.imagination is None:
             return super().imagine(state, horizon)
         rssm, count = self.rssm, len(state.deter)

@@ -108,11 +108,12 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
             return augment(obs.movedim(-1, 1)).movedim(1, -1)
         return augment(obs)
 
-    def targets(self, batch: PositionBatch, now: Now) -> Targets:
-        targets = super().targets(batch, now)
-        if not self.config.value_prefix:
-            return targets
-        return targets._replace(reward=value_prefixes(targets.reward, self.config.prefix_horizon))
+    def varied(self, batch: PositionBatch, targets: Targets) -> tuple[PositionBatch, Targets]:
+        batch, targets = super().varied(batch, targets)
+        if self.config.value_prefix:  # of the rewards as they are learned, of forbidden moves too
+            prefixes = value_prefixes(targets.reward, self.config.prefix_horizon)
+            targets = targets._replace(reward=prefixes)
+        return batch, targets
 
     def losses(self, predictions: Unrolled, targets: Targets, batch: PositionBatch) -> dict[str, Tensor]:
         losses = super().losses(predictions, targets, batch)

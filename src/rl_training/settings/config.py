@@ -46,7 +46,7 @@ class Config(BaseModel, metaclass=ConfigMeta):
     checkpoints_apart: ClassVar[int] = 20_000  # least steps between checkpoints, unless given
     obeys_action_masks: ClassVar[bool] = False  # whether its policies read the action masks of environments
     samples_on_atari: ClassVar[bool] = False  # whether its policies are evaluated there with sampled actions
-    # Knob -> the field that must be true for it to have an effect.
+    # Knob -> the field that must be true, or above 0, for it to have an effect.
     switched_by: ClassVar[Mapping[str, str]] = {}
     # Defaults of fields that differ where the observation is a picture, unless the user writes them.
     for_pictures: ClassVar[Mapping[str, Any]] = {}

@@ -17,6 +17,9 @@ class PPGConfig(OnPolicyConfig, Minibatches, AdamSettings):
 
     laid_out_by: ClassVar[tuple[str, ...]] = ("num_steps", "policy_iterations")
     for_pictures: ClassVar[Mapping[str, Any]] = {"hidden_sizes": ()}
+    switched_by: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("auxiliary_learning_rate", "beta_clone"), "auxiliary_epochs"
+    )
 
     algo: Literal["ppg"] = "ppg"
     num_steps = 256

@@ -55,7 +55,9 @@ def card(measured: Measured) -> str:
     row, result = measured.row, measured.result
     assert result is not None
     seed, algo = median_seed(result), result["settings"]["algo"]
-    how, steps = result["evaluation"], f"{thousands(seed['steps'])} {config_class_of(algo).counts}"
+    how, repeat = result["evaluation"], result["settings"].get("action_repeat", 1)
+    counts = config_class_of(algo).counts if repeat == 1 else f"actions of {repeat} environment steps each"
+    steps = f"{thousands(seed['steps'])} {counts}"
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items() if version)
     lines = [
         f"# zoo:{row.name}",
