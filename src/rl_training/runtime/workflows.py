@@ -661,9 +661,9 @@ def refuse_other_config(path: Path, config: Config, expected: Config) -> None:
         raise RunError(f"{path}: {', '.join(changed)} not as computed for this run; {advice}")
 
 
-def algorithm_in(saved: Mapping[str, Any]) -> Any:
-    """The name of the algorithm in the config of a manifest or of a policy."""
-    config = saved.get("config")
+def algorithm_in(saved: Any) -> Any:
+    """The name of the algorithm in the config of a manifest or of a policy; None in what is neither."""
+    config = saved.get("config") if isinstance(saved, Mapping) else None
     return config.get("algo") if isinstance(config, dict) else None
 
 
