@@ -55,6 +55,7 @@ NO_SCORES = {
     "| optimizer | torch and Python |",
     "| config | a, per step | l, per step | s | m | n* |",
     "| config | first compilation |",
+    "| part of an update | milliseconds |",
     "| row | against | ratio per CPU-second, median (lowest–highest) | required |",
     # numbers that name or count something
     "| # | detail | here |",
@@ -65,6 +66,7 @@ NO_SCORES = {
     "| revision of convolutions | what changed |",
     "| revision of encoders | what changed |",
     "| revision of environments | what changed |",
+    "| revision of frames | what changed |",
     "| room | mutants | killed within 10 CPU-seconds of tests | killed |",
     "| shared revision | what changed |",
 }

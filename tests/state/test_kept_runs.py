@@ -132,6 +132,21 @@ def test_a_run_of_several_threads_from_before_the_convolutions_had_them_warns(th
     assert not any("results of" in text for text in display.warnings)
 
 
+def test_a_planner_on_frames_from_before_searches_folded_their_normalisation_warns():
+    """One on vectors does not: none of its numbers has changed."""
+    run, display = RunDirectory(KEPT / str(FORMAT) / "muzero"), Told()
+    manifest, config = run.read_manifest(), load_run_config(run.config_path, ["batch_norm=true"])
+    check_manifest(manifest, config, display)
+    assert "frames" not in revisions(config)
+    assert not any("results of frames" in text for text in display.warnings)
+    pytest.importorskip("ale_py")
+    frames = ["env_id=ALE/Breakout-v5", "normalize_observations=false"]
+    config = load_run_config(run.config_path, [*frames, "batch_norm=true"])
+    check_manifest(manifest, config, display)
+    assert any("results of frames revision 1 (here revision 2)" in text for text in display.warnings)
+    assert "frames" not in revisions(load_run_config(run.config_path, [*frames, "batch_norm=false"]))
+
+
 @pytest.mark.parametrize(("encoder", "warned"), [("nature", False), ("impala", True)])
 def test_a_run_from_before_the_impala_encoder_began_as_the_identity_warns(encoder, warned):
     run, display = RunDirectory(KEPT / str(FORMAT) / "ppo"), Told()

@@ -298,12 +298,18 @@ def maker_again(env: Env, recipe: Recipe) -> Callable[..., Env]:
 
 def sees_pictures(config: Config) -> bool:
     """Whether the observation is a picture as the Nature CNN was made for."""
+    space = observation_space_of(config)
+    return is_image(space) and not is_small_image(space)
+
+
+def observation_space_of(config: Config) -> gym.Space:
+    """What a run of a config sees, behind all wrappers."""
     recipe = Recipe.of(config)
     if (make := maker_of_worlds(recipe)) is not None:
-        space = AgentLanes(make, 1, None, config.env_id).observation_space
-        return is_image(space) and not is_small_image(space)
+        return AgentLanes(make, 1, None, config.env_id).observation_space
     with closing(make_whole(recipe)) as env:
-        return is_image(env.observation_space) and not is_small_image(env.observation_space)
+        space: gym.Space = env.observation_space
+        return space
 
 
 def check_spaces(env_id: str, env: Any) -> None:

@@ -20,7 +20,7 @@ from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
 from rl_training.kernels.small_prefix_model import SmallPrefixModel
 from rl_training.networks.encoders import orthogonal
-from rl_training.networks.muzero import FrameNorm, MuZeroNetwork, VectorDynamics
+from rl_training.networks.muzero import FrameLayers, FrameNorm, MuZeroNetwork, VectorDynamics
 from rl_training.trees import Tensors
 
 PREFIX_CHANNELS = 16  # to which a state of frames is reduced before it enters the memory, as in the paper
@@ -124,7 +124,7 @@ class PrefixMemory(nn.Module):
             fewer = min(PREFIX_CHANNELS, channels)
             norm = [FrameNorm(fewer)] if normalised else []
             convolution = orthogonal(nn.Conv2d(channels, fewer, 1))
-            self.reduce = nn.Sequential(convolution, *norm, nn.ReLU(), nn.Flatten())
+            self.reduce = FrameLayers(convolution, *norm, nn.ReLU(), nn.Flatten())
             features = features // channels * fewer
         self.cell = nn.LSTM(features, size)
         for name, parameter in self.cell.named_parameters():

@@ -43,6 +43,7 @@ from rl_training.trees import Tensors
 
 HEAD_CHANNELS = 16  # to which a state of frames is reduced before a head, as in EfficientZero's reference
 BOARD_CHANNELS = 8  # to which a state of a board is reduced before a head
+EPSILON = 1e-5  # of batch normalisation
 
 
 class Predictions(NamedTuple):
@@ -202,7 +203,9 @@ class FrameNorm(nn.Module):
     """Batch normalisation of frames [N, C, H, W]: by the batch while learning, by running statistics in a search.
 
     (x - mean) / √(variance + ε), scaled and shifted, for each channel. The mode is no part of the state: a network is
-    in the other one only within `by_the_batch`.
+    in the other one only within `by_the_batch`. In a search it is part of the convolution W, b before it:
+
+        norm(conv(x)) = conv'(x)      W' = factor · W      b' = factor · (b - mean) + bias
     """
 
     transient = ("learns",)
@@ -219,7 +222,35 @@ class FrameNorm(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         learns = self.learns and frames[:, 0].numel() > 1  # one number has no variance
         parts = (self.weight, self.bias, self.mean, self.variance)
-        return torch.batch_norm(frames, *parts, learns, 0.1, 1e-5, False)
+        return torch.batch_norm(frames, *parts, learns, 0.1, EPSILON, False)
+
+    def factor(self) -> Tensor:
+        """By how much the running statistics scale each channel: weight / √(variance + ε), [C]."""
+        return self.weight * (self.variance + EPSILON).rsqrt()
+
+    def behind(self, convolution: nn.Conv2d, frames: Tensor) -> Tensor:
+        """What this makes of what the convolution makes of frames; in a search by one convolution."""
+        if self.learns:
+            return self(convolution(frames))
+        assert convolution.bias is not None
+        factor = self.factor()
+        bias = torch.addcmul(self.bias, factor, convolution.bias - self.mean)
+        weight = convolution.weight * factor.view(-1, 1, 1, 1)
+        return F.conv2d(frames, weight, bias, convolution.stride, convolution.padding)
+
+
+class FrameLayers(nn.Sequential):
+    """Layers, of which each convolution and the normalisation behind it are one step."""
+
+    def forward(self, frames: Tensor) -> Tensor:
+        layers = list(self)
+        for layer, after in zip(layers, [*layers[1:], None], strict=True):
+            if isinstance(after, FrameNorm):
+                assert isinstance(layer, nn.Conv2d)
+                frames = after.behind(layer, frames)
+            elif not isinstance(layer, FrameNorm):
+                frames = layer(frames)
+        return frames
 
 
 @contextmanager
@@ -240,13 +271,14 @@ class NormalisedBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            *(orthogonal(nn.Conv2d(channels, channels, 3, padding=1)), FrameNorm(channels), nn.ReLU()),
+        self.layers = FrameLayers(
+            *(orthogonal(nn.Conv2d(channels, channels, 3, padding=1)), FrameNorm(channels)),
+            nn.ReLU(inplace=True),
             *(orthogonal(nn.Conv2d(channels, channels, 3, padding=1)), FrameNorm(channels)),
         )
 
     def forward(self, frames: Tensor) -> Tensor:
-        return F.relu(frames + self.layers(frames))
+        return (frames + self.layers(frames)).relu_()
 
 
 class FrameHeads(nn.Module):
@@ -263,8 +295,8 @@ class FrameHeads(nn.Module):
         super().__init__()
         fewer = min(HEAD_CHANNELS, channels)
         self.heads = nn.ModuleList(
-            nn.Sequential(
-                *(orthogonal(nn.Conv2d(channels, fewer, 1)), FrameNorm(fewer), nn.ReLU()),
+            FrameLayers(
+                *(orthogonal(nn.Conv2d(channels, fewer, 1)), FrameNorm(fewer), nn.ReLU(inplace=True)),
                 dense_heads(features // channels * fewer, hidden_sizes, activation, width),
             )
             for width in outputs
@@ -355,7 +387,7 @@ class FrameRepresentation(nn.Module):
     convolution and then the blocks, as in the paper's board games.
     """
 
-    transient = ("scale", "sees", "key")
+    transient = ("scale", "sees", "key", "normalised")
     title = "residual CNN"
 
     def __init__(
@@ -376,18 +408,18 @@ class FrameRepresentation(nn.Module):
         space = space[self.key] if isinstance(space, spaces.Dict) else space
         assert space.shape is not None
         self.channels_last = has_channels_last(space)
-        self.scale = brightest(space)
+        self.scale, self.normalised = brightest(space), normalised is not None
         self.sees = f"observation {observed(space)}"
         inputs, stride = picture_shape(space)[0], 1 if is_small_image(space) else 2
         layers: list[nn.Module] = []
         for outputs in (channels,) if board else (channels // 2, channels, channels):
             layers.append(orthogonal(nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)))
-            layers += [normalised(outputs), nn.ReLU()] if normalised else []
+            layers += [normalised(outputs), nn.ReLU(inplace=True)] if normalised else []
             block = NormalisedBlock if normalised else ResidualBlock
             layers += [block(outputs) for _ in range(residual_blocks)]
             inputs = outputs
         pool = [] if stride == 1 else [nn.AvgPool2d(3, stride=2, padding=1)]
-        self.layers = nn.Sequential(*layers, *pool)
+        self.layers = FrameLayers(*layers, *pool)
         with torch.no_grad():
             self.features = self._encode(torch.zeros(1, *space.shape)).numel()
 
@@ -396,6 +428,8 @@ class FrameRepresentation(nn.Module):
 
     def _encode(self, frames: Any) -> Tensor:
         picture = frames.permute(0, 3, 1, 2) if self.channels_last else frames
+        if self.normalised:  # the layout that torch's convolutions need not be brought into
+            picture = picture.to(torch.float32, memory_format=torch.channels_last)
         return self.layers(picture.float() / self.scale)
 
 
@@ -480,7 +514,11 @@ class FrameDynamics(nn.Module):
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
         moved = self.action(action)
-        change = self.state(latent) + (moved if moved.ndim == 4 else moved[..., None, None])
+        moved = moved if moved.ndim == 4 else moved[..., None, None]
         if self.norm is None:
-            return latent + self.blocks(change)
-        return self.blocks(F.relu(latent + self.norm(change)))
+            return latent + self.blocks(self.state(latent) + moved)
+        if self.norm.learns:
+            return self.blocks(F.relu(latent + self.norm(self.state(latent) + moved)))
+        # norm(conv(s) + row) = norm(conv(s)) + factor · row
+        change = self.norm.behind(self.state, latent) + self.norm.factor().view(-1, 1, 1) * moved
+        return self.blocks((latent + change).relu_())

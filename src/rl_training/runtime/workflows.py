@@ -21,7 +21,14 @@ from rl_training.compiling import telling
 from rl_training.data import minari_datasets
 from rl_training.data.collector import Carry
 from rl_training.data.demonstrations import Demonstrations
-from rl_training.envs.making import environment_protocol, sees_pictures, why_not_compiled, with_lanes
+from rl_training.envs.atari import is_atari
+from rl_training.envs.making import (
+    environment_protocol,
+    observation_space_of,
+    sees_pictures,
+    why_not_compiled,
+    with_lanes,
+)
 from rl_training.envs.packages import package_of
 from rl_training.envs.spaces import JOINT, action_codec, space_from_json
 from rl_training.envs.worker import refuse_to_train_in_an_import
@@ -29,6 +36,7 @@ from rl_training.envs.wrappers import as_dict
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
+from rl_training.networks.encoders import is_image
 from rl_training.policies.search import QUIET
 from rl_training.registry import home_of, policy_path, require_algorithm, trainer_class
 from rl_training.runtime.controls import SCHEDULE, WARMUP, idle_knobs
@@ -45,7 +53,12 @@ from rl_training.settings.loading import dump_config, given_keys, load_config, l
 from rl_training.settings.picture_defaults import difference, with_picture_defaults
 from rl_training.settings.yaml import to_yaml
 from rl_training.state import chain, checkpoints, files
-from rl_training.state.formats import CONVOLUTIONS_REVISION, ENCODERS_REVISION, SHARED_REVISION
+from rl_training.state.formats import (
+    CONVOLUTIONS_REVISION,
+    ENCODERS_REVISION,
+    FRAMES_REVISION,
+    SHARED_REVISION,
+)
 from rl_training.state.restoring import no_larger_than, taking_over
 from rl_training.state.run_directory import ACCEPTED_DAMAGE, RunDirectory, changed_keys, cpu, versions
 from rl_training.state.seeding import fold, seed_everything
@@ -56,6 +69,7 @@ Which = Literal["last", "best"]
 IDENTITY = ("algo", "env_id", "env_ids")  # keys that make another run of a config
 # Among the revisions of a manifest.
 CONVOLUTIONS, ENCODERS, ENVIRONMENTS = "convolutions", "encoders", "environments"
+FRAMES = "frames"
 RESUMED_ELSEWHERE = (
     "resumed_elsewhere"  # in the manifest: resumed with other versions, results or on another CPU
 )
@@ -523,8 +537,14 @@ def revisions(config: Config, threads: int = 1) -> dict[str, int]:
     """Revisions of results for this config: see docs/formats.md."""
     own = {"shared": SHARED_REVISION, config.algo: trainer_class(config.algo).revision}
     own |= {ENCODERS: ENCODERS_REVISION} if config.image_encoder == "impala" else {}
+    own |= {FRAMES: FRAMES_REVISION} if _plans_on_frames(config) else {}
     own |= {} if config.vectorization == "compiled" else _environments_revision(config)
     return own | ({CONVOLUTIONS: CONVOLUTIONS_REVISION} if threads > 1 else {})
+
+
+def _plans_on_frames(config: Config) -> bool:
+    normalised = getattr(config, "batch_norm", False)  # a field of planners
+    return normalised and (is_atari(config.env_id) or is_image(observation_space_of(config)))
 
 
 def _environments_revision(config: Config) -> dict[str, int]:
@@ -573,7 +593,7 @@ def _short(files: Mapping[str, str]) -> dict[str, str]:
 def _results(manifest: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
     """The revisions a run was begun with: the first, where its manifest is older than they are."""
     results = manifest.get("results")
-    return {CONVOLUTIONS: 1, ENCODERS: 1, ENVIRONMENTS: 1} | (
+    return {CONVOLUTIONS: 1, ENCODERS: 1, ENVIRONMENTS: 1, FRAMES: 1} | (
         results if isinstance(results, dict) else {"shared": 1, config.algo: 1}
     )
 

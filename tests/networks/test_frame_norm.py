@@ -1,0 +1,98 @@
+"""Batch normalisation of frames in searches: part of the convolution before it, with the same result."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+from torch.nn import functional as F
+
+from rl_training.networks.efficientzero import EfficientZeroNetwork
+from rl_training.networks.muzero import FrameDynamics, FrameLayers, FrameNorm, by_the_batch
+
+SIZES = dict(latent_size=8, hidden_sizes=[8], support_size=3, residual_blocks=1, projection_size=8)
+
+
+@pytest.fixture
+def network() -> EfficientZeroNetwork:
+    """One whose statistics and weights of normalisation are not those it begins with."""
+    torch.manual_seed(0)
+    made = EfficientZeroNetwork(
+        spaces.Box(0, 255, (2, 32, 32), np.uint8),
+        3,
+        value_prefix=True,
+        consistency=True,
+        prefix_size=8,
+        prefix_horizon=5,
+        activation="relu",
+        image_encoder="nature",
+        batch_norm=True,
+        **SIZES,
+    )
+    for part in made.modules():
+        if isinstance(part, FrameNorm):
+            nn.init.uniform_(part.weight, 0.5, 2.0)
+            nn.init.uniform_(part.bias, -1.0, 1.0)
+            part.mean.uniform_(-1.0, 1.0)
+            part.variance.uniform_(0.5, 2.0)
+    return made
+
+
+def normalised(norm: FrameNorm, x: torch.Tensor) -> torch.Tensor:
+    """The formula, in double precision, for each channel."""
+    w, b, mean, variance = (
+        part.double().view(-1, 1, 1) for part in (norm.weight, norm.bias, norm.mean, norm.variance)
+    )
+    return (x - mean) / (variance + 1e-5).sqrt() * w + b
+
+
+def by_hand(layers: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    for layer in layers.children():
+        if isinstance(layer, FrameNorm):
+            x = normalised(layer, x)
+        elif isinstance(layer, nn.Conv2d):
+            bias = None if layer.bias is None else layer.bias.double()
+            x = F.conv2d(x, layer.weight.double(), bias, layer.stride, layer.padding)
+        elif isinstance(block := getattr(layer, "layers", None), FrameLayers):
+            x = (x + by_hand(block, x)).relu()
+        else:
+            x = layer.double()(x)
+            layer.float()
+    return x
+
+
+@torch.no_grad()
+def test_the_representation_of_frames_is_normalised_layer_by_layer(network: EfficientZeroNetwork) -> None:
+    frames = torch.randint(0, 256, (5, 2, 32, 32), dtype=torch.uint8)
+    expected = by_hand(network.representation.layers, frames.double() / 255)
+    torch.testing.assert_close(network.representation(frames), expected.float(), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_the_transition_and_what_heads_and_memory_read_are_normalised(network: EfficientZeroNetwork) -> None:
+    dynamics = network.dynamics
+    assert isinstance(dynamics, FrameDynamics) and dynamics.norm is not None
+    nn.init.uniform_(dynamics.action.weight, -2.0, 2.0)
+    state, action = torch.rand(4, 8, 2, 2), torch.tensor([0, 1, 2, 1])
+    moved = dynamics.action(action).double()[..., None, None]
+    weights = (dynamics.state.weight.double(), dynamics.state.bias.double())
+    change = normalised(dynamics.norm, F.conv2d(state.double(), *weights, padding=1) + moved)
+    expected = by_hand(dynamics.blocks, (state + change).relu())
+    torch.testing.assert_close(dynamics(state, action), expected.float(), rtol=1e-4, atol=1e-4)
+    assert network.prefix is not None
+    for layers in (*network.prediction.heads, network.prefix.reduce):
+        expected = by_hand(layers, state.double()).float()
+        torch.testing.assert_close(layers(state), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_learned_is_normalised_by_the_batch_and_has_gradients(network: EfficientZeroNetwork) -> None:
+    frames = torch.randint(0, 256, (5, 2, 32, 32), dtype=torch.uint8)
+    with by_the_batch(network):
+        said = network.unroll(frames, torch.zeros(2, 5, dtype=torch.int64))
+    sum(part.square().mean() for part in said).backward()
+    norms = [part for part in network.modules() if isinstance(part, FrameNorm)]
+    assert all(norm.weight.grad is not None and norm.bias.grad is not None for norm in norms)
+    first = network.representation.layers[1]
+    with torch.no_grad(), by_the_batch(network):
+        out = FrameLayers(*network.representation.layers[:2])(frames.float() / 255)
+    torch.testing.assert_close(out.mean((0, 2, 3)), first.bias.detach(), rtol=1e-4, atol=1e-4)
