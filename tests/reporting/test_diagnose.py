@@ -53,6 +53,7 @@ LEFT_OUT: dict[str, str] = {
     "dreamer/pendulum": YOUNGER,
     "dreamer/dm_cartpole_swingup": YOUNGER,
     "dreamer/minatar_breakout": YOUNGER,
+    "efficientzero/acrobot": YOUNGER,
     "efficientzero/cartpole": YOUNGER,
     "gail/pendulum": YOUNGER,
     "gumbel_muzero/acrobot": YOUNGER,
