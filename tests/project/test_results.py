@@ -288,14 +288,16 @@ def test_the_verdict_is_read_off_the_interval() -> None:
         "below",
     ]
     row = read_row("ppo/cartpole").model_copy(
-        update={"references": (Reference(score=5, source="them", scores=(1.0, 2.0)),)}
+        update={"references": (Reference(score=5, source="them", scores=(1.0, 2.0, 2.0)),)}
     )
     seeds = [{"seed": seed, "score": 3.0, "untrained": 0.0} for seed in (11, 12, 13)]
-    peer = {"library": "peers 1.0", "seeds": [{"score": 3.0}, {"score": 4.0}]}
+    peer = {"library": "peers 1.0", "seeds": [{"score": 3.0}, {"score": 4.0}, {"score": 4.0}]}
     lines = verdict(Measured(row, {"seeds": seeds}, peer))
     assert lines[1] == "reference    5 (them): below"
     assert "improvement (ties count half) 1.00" in lines[2]
-    assert "peers 1.0: IQM 3.50" in lines[3] and "improvement (ties count half) 0.25" in lines[4]
+    assert "peers 1.0: IQM 3.67" in lines[3] and "improvement (ties count half) 0.17" in lines[4]
+    few = verdict(Measured(row, {"seeds": seeds}, peer | {"seeds": peer["seeds"][:2]}))
+    assert few[4].strip() == "no verdict on 2 seeds"
 
 
 def test_a_row_is_compared_with_one_that_was_measured_as_it_was() -> None:

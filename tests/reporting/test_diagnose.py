@@ -58,6 +58,7 @@ LEFT_OUT: dict[str, str] = {
     "gail/pendulum": YOUNGER,
     "gumbel_muzero/acrobot": YOUNGER,
     "gumbel_muzero/cartpole": YOUNGER,
+    "gumbel_muzero/minatar_breakout": YOUNGER,
     "gumbel_muzero/pendulum": YOUNGER,
     "impala/cartpole": YOUNGER,
     "impala/cartpole_no_velocity": YOUNGER,

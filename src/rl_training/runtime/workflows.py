@@ -36,7 +36,7 @@ from rl_training.envs.wrappers import as_dict
 from rl_training.errors import CheckpointError, ConfigError, RunError, StorageError, one_line
 from rl_training.monitoring.display import Display, QuietDisplay, script_display
 from rl_training.monitoring.trackers import require_trackers
-from rl_training.networks.encoders import is_image
+from rl_training.networks.encoders import is_image, without_small_pictures
 from rl_training.policies.search import QUIET
 from rl_training.registry import home_of, policy_path, require_algorithm, trainer_class
 from rl_training.runtime.controls import SCHEDULE, WARMUP, idle_knobs
@@ -543,8 +543,15 @@ def revisions(config: Config, threads: int = 1) -> dict[str, int]:
 
 
 def _plans_on_frames(config: Config) -> bool:
-    normalised = getattr(config, "batch_norm", False)  # a field of planners
-    return normalised and (is_atari(config.env_id) or is_image(observation_space_of(config)))
+    if not getattr(config, "batch_norm", False):  # a field of planners
+        return False
+    if is_atari(config.env_id):
+        return True
+    try:
+        space = observation_space_of(config)
+    except ConfigError:  # its package is not installed, so that it cannot be trained here either
+        return False
+    return is_image(space if config.small_pictures else without_small_pictures(space))
 
 
 def _environments_revision(config: Config) -> dict[str, int]:
