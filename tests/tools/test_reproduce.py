@@ -146,6 +146,7 @@ def test_stale_results_are_listed_with_what_has_changed(
         "paths": {**dict.fromkeys(PARTS, "compiled"), "kernels": compiled.REVISION},
         "code_sha256": [digests.code_digest("ppo")],
     }
+    assert run("--stale") == 0 and capsys.readouterr().out == "no results of these rows in results\n"
     reproducing.write_result(Path("results/ppo/small.json"), result)
     assert run("--stale") == 0 and capsys.readouterr().out == ""
     rows.write_text(

@@ -114,7 +114,7 @@ def play_against(
         return
     for side in ("first", "second"):
         counts = ", ".join(f"{found[f'{outcome}_as_{side}']} {outcome}" for outcome in OUTCOMES)
-        print(f"moving {side:<7} {counts}")
+        print(f"moving {side:<6} {counts}")
     print(f"played        {games} games against {printable_line(against)}")
 
 

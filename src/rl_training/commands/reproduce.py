@@ -187,6 +187,8 @@ def print_rows(rows: "list[Row]", results: Path) -> None:
 def print_stale(rows: "list[Row]", results: Path) -> None:
     from rl_training.tools import peers, reproducing
 
+    if not any((results / f"{row.name}.json").exists() for row in rows):
+        print(printable_line(f"no results of these rows in {results}"))
     for row in rows:
         changed, other_code = list[str](), list[str]()
         path, beside = results / f"{row.name}.json", results / "peers" / f"{row.name}.json"

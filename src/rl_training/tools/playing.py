@@ -140,7 +140,7 @@ def _how_to_draw(config: Config, writes: bool) -> Drawing:
     if not writes and "human" in modes:
         raise UserError("there is no display to open a window on; write a video with --video FILE")
     draws, needed = ", ".join(modes) or "nothing", " or ".join(wanted)
-    if getattr(config, "two_players", False) and not writes:
+    if getattr(config, "two_players", False):
         needed += "; to play against it, use rl-training evaluate --against me"
     raise UserError(f"{config.env_id} cannot be shown: it draws {draws}, and this needs {needed}")
 
