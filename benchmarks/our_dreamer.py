@@ -23,11 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.meter import report
 from rl_training import load_config
 from rl_training.allocator import keep_freed_memory
-from rl_training.kernels import bins, stacks
-from rl_training.kernels.imagination import Imagination
-from rl_training.kernels.recurrence import Recurrence, Sequences
+from rl_training.data.streams import StreamReplay
+from rl_training.kernels.imagination import Block, Laid
+from rl_training.kernels.recurrence import Panels, Sequences
 from rl_training.registry import trainer_class
 from rl_training.runtime.controls import Controls
+from rl_training.runtime.dreamer_senses import VectorSenses
+from rl_training.runtime.dreamer_trainer import DreamerTrainer
 from rl_training.runtime.optim import LaProp
 from rl_training.state.seeding import seed_everything
 
@@ -36,12 +38,14 @@ PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0}  # w
 LARGE, CALLS = 1024, 12
 # Parts of a compiled update: where they are called, and by which name.
 PARTS = {
-    "heads_forward": ((stacks, "_forward"), (stacks, "_decoded")),
-    "heads_backward": ((stacks, "_backward"),),
-    "imagination": ((Imagination, "run"),),
-    "sequences": ((Sequences, "forward"), (Sequences, "backward"), (Recurrence, "add_gradients")),
-    "bins": ((bins, "_two_hot"), (bins, "_loss_forward"), (bins, "_loss_backward"), (bins, "decode_rows")),
+    "imagination": ((Block, "imagine"),),
+    "heads_forward": ((Block, "look"),),
+    "heads_backward": ((Laid, "go_back"),),
+    "sequences": ((Sequences, "follow"), (Sequences, "go_back")),
+    "observations": tuple((VectorSenses, name) for name in ("see", "tell", "go_back")),
+    "packing": ((Panels, "read"),),
     "optimizer": ((LaProp, "descend"),),
+    "batches": ((DreamerTrainer, "draw"), (StreamReplay, "put_latents")),
 }
 
 
@@ -108,9 +112,9 @@ def parts_of(update: Callable[[], Any], updates: int) -> dict[str, float]:
     spent: dict[str, float] = {}
 
     def timed(function: Any, part: str) -> Any:
-        def call(*given: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
             began = time.process_time()
-            result = function(*given)
+            result = function(*given, **named)
             spent[part] += time.process_time() - began
             return result
 

@@ -14,7 +14,6 @@ from rl_training import evaluate_checkpoint, load_config, load_policy
 from rl_training.errors import ConfigError
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.dreamer_trainer import DreamerConfig, DreamerTrainer, train_dreamer
-from rl_training.runtime.dreamer_updates import begin
 from rl_training.state.seeding import seed_everything
 
 TINY: dict[str, Any] = TINY_DREAMER | dict(
@@ -133,12 +132,12 @@ def test_who_learns_from_what() -> None:
         parts = [(name.split(".")[0], parameter) for name, parameter in network.named_parameters()]
         return {name for name, parameter in parts if parameter.grad.any()}
 
-    batch, networks = trainer.draw(), begin(trainer)
-    state, parts = trainer.world_model_losses(networks, batch, now)
-    imagined, returns = trainer.imagination_losses(networks, state, now)
+    batch = trainer.draw()
+    state, parts = trainer.world_model_losses(batch, now)
+    imagined, returns = trainer.imagination_losses(state, now)
     assert reached(imagined["policy_loss"]) == {"actor"}
     assert reached(imagined["value_loss"]) == {"critic"}
-    assert reached(trainer.replay_value_loss(networks, state, batch, returns, now)) == {
+    assert reached(trainer.replay_value_loss(state, batch, returns, now)) == {
         "critic",
         "rssm",
         "reconstruction",

@@ -23,6 +23,7 @@ from test_muzero_trainer_smoke import (
 from rl_training import load_config
 from rl_training.algorithms.muzero import spread
 from rl_training.errors import ConfigError
+from rl_training.kernels import winograd
 from rl_training.networks.muzero import FrameNorm, by_the_batch
 from rl_training.policies import search as search_policy
 from rl_training.runtime.controls import Controls
@@ -393,3 +394,52 @@ def test_a_run_from_before_normalisation_has_its_network() -> None:
     network = on_frames(batch_norm=False).agent.network
     assert not any(isinstance(module, FrameNorm) for module in network.modules())
     assert isinstance(network.prediction, torch.nn.Sequential)
+
+
+def test_a_search_on_frames_is_that_of_torchs_convolutions(monkeypatch: Any) -> None:
+    """Channels in sixteens go to our compiled convolutions, and no others: both find the same."""
+    trainer = on_frames(latent_size=32)
+    network = trainer.agent.network
+    for part in network.modules():
+        if isinstance(part, FrameNorm):
+            part.mean.uniform_(-0.2, 0.2)
+            part.variance.uniform_(0.5, 2.0)
+    seen = trainer.replay.seen_at(np.unique(trainer.replay.ready[:40] % trainer.replay.capacity))
+    quiet = dict(num_simulations=8, temperature=0.0, root_exploration_fraction=0.0)
+    calls, real = [], winograd._share
+    monkeypatch.setattr(winograd, "_share", lambda *given: calls.append(1) or real(*given))
+    ours = trainer.agent.plan(seen, **quiet)
+    assert len(calls) >= 3 + 8, "three sections of the representation, and each simulation"
+    monkeypatch.setattr(winograd, "_is_for_us", lambda *given: False)
+    calls.clear()
+    torchs = trainer.agent.plan(seen, **quiet)
+    assert not calls
+    np.testing.assert_allclose(ours.value, torchs.value, rtol=1e-3, atol=1e-4)
+    same = (ours.policy == torchs.policy).all(1)  # where two actions are nearly as good rounding may decide
+    assert same.mean() > 0.9 and (ours.action == torchs.action)[same].all()
+    trainer.close()
+
+
+def test_a_frame_that_several_rows_need_is_represented_once(monkeypatch: Any) -> None:
+    """Searched positions and those that values are bootstrapped from, of all rows of a batch."""
+    trainer = on_frames()
+    now = Controls.of(trainer.config).at(240).after(0)
+    now.__dict__ |= dict(reanalyse_ratio=1.0, temperature=0.0, root_exploration_fraction=0.0)
+    batch, network = drawn(trainer), trainer.target
+    counts, real = [], network.represent
+    monkeypatch.setattr(network, "represent", lambda obs: counts.append(len(obs)) or real(obs))
+    policy, value, *_ = trainer.targets(batch, now)
+    acted, bootstraps = batch["acted"] > 0, batch["discount"] != 0
+    searched, ends = batch["places"][acted.numpy()], batch["bootstrap"][bootstraps.numpy()]
+    every = len(np.unique(np.concatenate([searched, ends])))
+    assert counts == [every] and every < len(np.unique(searched)) + len(ends)
+    plan = trainer.agent.plan(
+        trainer.replay.seen_at(searched), temperature=0.0, root_exploration_fraction=0.0, network=network
+    )
+    torch.testing.assert_close(policy[acted], torch.from_numpy(plan.policy))
+    expected = batch["returns"].clone()
+    inputs = trainer.agent.inputs(trainer.replay.seen_at(ends))
+    with torch.no_grad():
+        expected[bootstraps] += batch["discount"][bootstraps] * network.initial(inputs)[1]
+    torch.testing.assert_close(value, expected)
+    trainer.close()

@@ -53,6 +53,32 @@ def test_what_is_no_number_stays_in_its_state_and_stays_none() -> None:
         assert np.isfinite(np.delete(rows, 3, 0)).all()
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_states_become_a_block_and_rows_again(seed: int) -> None:
+    """Whatever their number, that of their features, and how their rows lie in memory."""
+    chance = np.random.default_rng(seed)
+    count, features, gap = (int(chance.integers(*ends)) for ends in ((1, LANES + 1), (1, 40), (0, 3)))
+    around = chance.standard_normal((count, features + gap)).astype(np.float32)
+    around[chance.integers(count), chance.integers(features)] = np.nan
+    for rows in (np.ascontiguousarray(around[:, :features]), around[:, :features], np.asfortranarray(around)):
+        features = rows.shape[1]
+        block = to_block(rows)
+        expected = np.zeros((features, LANES), np.float32)
+        expected[:, :count] = rows.T
+        np.testing.assert_array_equal(block, expected)
+        table = chance.standard_normal((5, features)).astype(np.float32)
+        index = chance.integers(0, 5, count)
+        add_rows(block, table, index)
+        expected[:, :count] += table[index].T
+        np.testing.assert_array_equal(block, expected)
+        back = np.full_like(rows, 7.0)
+        from_block(block, back)
+        np.testing.assert_array_equal(back, expected[:, :count].T)
+    untouched = np.full((count, features + 1), 7.0, np.float32)
+    from_block(block, untouched[:, :features])
+    assert (untouched[:, features] == 7.0).all()
+
+
 @pytest.mark.parametrize("count", [3, 8, LANES])
 @pytest.mark.parametrize("size", [1, 3, 300])
 def test_supports_are_decoded_as_by_a_softmax(size: int, count: int) -> None:

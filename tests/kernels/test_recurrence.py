@@ -9,19 +9,18 @@ import pytest
 import torch
 from runs import TINY_DREAMER
 from torch import Tensor, nn
-from updates import perturb, warmed
+from updates import knobs_unlike, perturb, warmed
 
-from rl_training.algorithms.symexp_bins import make_bins
 from rl_training.kernels import stacks
-from rl_training.kernels.bins import decode_bins
 from rl_training.kernels.layers import HEIGHT
 from rl_training.kernels.programs import place
+from rl_training.kernels.recurrence import Recurrence
 from rl_training.kernels.stacks import Stack
 from rl_training.networks.reconstruction import FoldedPicture, Picture
 from rl_training.networks.rssm import RSSM, State, linear, mlp
 from rl_training.runtime.controls import Controls
 from rl_training.runtime.dreamer_trainer import DreamerTrainer
-from rl_training.runtime.dreamer_updates import CompiledRSSM, dense_layers, fastest_networks
+from rl_training.runtime.dreamer_updates import dense_layers, fastest_networks
 from rl_training.runtime.optim import LaProp, target_of
 from rl_training.settings.dreamer import DreamerConfig
 from rl_training.state.seeding import seed_everything
@@ -64,24 +63,37 @@ def test_sequences_and_the_way_back_through_time_are_torchs(
     given = torch.randn(steps, count, tokens), torch.randn(steps, count, actions)
     weights = [torch.randn(steps, count, width) for width in (deter, choices * classes, choices * classes)]
 
-    def run(model: RSSM) -> list[Tensor]:
-        optimizer.gradient.zero_()
+    def gradients() -> list[Tensor]:
+        of = dict(rssm.named_parameters())
+        return [of[name].grad.clone() for name in names]  # type: ignore[union-attr]
+
+    def by_torch() -> list[Tensor]:
         seen = given[0].clone().requires_grad_()
         seed_everything(3)
-        state, probs = model.observe(start, seen, given[1], first)
+        state, probs = rssm.observe(start, seen, given[1], first)
         parts = (*state, probs.flatten(-2))
         sum((part * weight).sum() for part, weight in zip(parts, weights, strict=True)).backward()  # type: ignore[union-attr]
         assert seen.grad is not None
-        gradients = dict(rssm.named_parameters())
-        return [part.detach() for part in parts] + [
-            seen.grad,
-            *(gradients[name].grad.clone() for name in names),
-        ]
+        return [*(part.detach() for part in parts), seen.grad, *gradients()]
 
-    theirs = run(rssm)
-    layers = [*rssm.prior_layers[0], rssm.prior_layers[1]]
-    ours = run(CompiledRSSM(rssm, Stack(dense_layers(layers, optimizer.parameters, True), None)))
-    for mine, its in zip(ours, theirs, strict=True):
+    def by_hand() -> list[Tensor]:
+        """What is added by observations and actions is torch's."""
+        optimizer.gradient.zero_()
+        seen, recurrence = given[0].clone().requires_grad_(), Recurrence(rssm)
+        inputs = rssm.action_inputs(given[1] * (1 - first.unsqueeze(-1))), rssm.token_inputs(seen)
+        seed_everything(3)
+        noise = torch.rand(steps, count, choices)
+        sequences = recurrence.sequences(steps, count)
+        sequences.follow(*(part.detach().numpy() for part in (*inputs, *start, noise, first)))
+        to_states = torch.cat(weights[:2], -1).flatten(0, 1).numpy()
+        slopes = sequences.go_back(to_states, weights[2].flatten(0, 1).numpy())
+        torch.autograd.backward(inputs, [torch.from_numpy(slope) for slope in slopes])
+        assert seen.grad is not None
+        parts = (sequences.states[1:], sequences.stochs[1:], sequences.probs)
+        return [*map(torch.from_numpy, parts), seen.grad, *gradients()]
+
+    theirs = by_torch()
+    for mine, its in zip(by_hand(), theirs, strict=True):
         close(mine, its)
 
 
@@ -132,19 +144,6 @@ def test_a_graph_of_stacks_that_is_gone_through_twice_adds_up(
     close(optimizer.gradient, 3 * once)
 
 
-@pytest.mark.parametrize("count", [1, HEIGHT, 2 * HEIGHT + 5])
-def test_numbers_on_bins_are_decoded_block_by_block(count: int) -> None:
-    seed_everything(2)
-    plain, bins = nn.Sequential(*mlp(20, 24, 1), linear(24, 255)), make_bins(255)
-    optimizer = LaProp([plain])
-    stack = Stack(dense_layers(plain, optimizer.parameters, True), optimizer.gradient)
-    stack.begin()
-    rows = torch.randn(count, 3, 20)
-    with torch.no_grad():
-        assert torch.equal(stack.decoded(rows, bins), decode_bins(stack(rows), bins))
-        close(stack.decoded(rows, bins), decode_bins(plain(rows), bins), 1e-3)
-
-
 def test_laprop_in_compiled_code_is_torchs() -> None:
     seed_everything(1)
     pairs = []
@@ -192,6 +191,63 @@ def test_an_update_is_torchs(env_id: str) -> None:
     torch.testing.assert_close(ours[2], theirs[2], rtol=1e-3, atol=1e-5)
 
 
+# Each unlike what configs say by default.
+KNOBS: dict[str, Any] = dict(
+    learning_rate=0.002,
+    entropy_coef=0.2,
+    gamma=0.9,
+    return_lambda=0.7,
+    train_ratio=1.0,
+    imagination_horizon=4,
+    slow_critic_rate=0.3,
+    return_rate=0.2,
+)
+SCALES = (
+    "reconstruction",
+    "reward",
+    "continue",
+    "dynamics",
+    "representation",
+    "policy",
+    "value",
+    "replay_value",
+)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("free_nats", [0.0, 0.3])
+def test_updates_with_other_knobs_are_torchs(env_id: str, free_nats: float) -> None:
+    """Two in a row, of other horizons, on sequences whose episodes begin and end anywhere; latents are written back."""
+    settings = SMALL | dict(env_id=env_id, refresh_latents=True, free_nats=free_nats, torch_threads=1)
+    scales = {f"{name}_scale": 0.45 + 0.1 * i for i, name in enumerate(SCALES)}
+    moved = []
+    for how in (True, False):
+        trainer = warmed("dreamer", 60, **settings, compiled_updates=how)
+        seed_everything(4)
+        perturb(trainer.agent.network, trainer.slow_critic, scale=0.1)
+        columns = trainer.replay.columns
+        for name, share in (("first", 0.1), ("last", 0.1), ("terminal", 0.05)):
+            columns[name][...] = np.random.random(columns[name].shape) < share
+        columns["reward"][...] = 3 * np.random.normal(size=columns["reward"].shape)
+        numbers, gradients = [], []
+        for horizon in (4, 2):
+            knobs = knobs_unlike(trainer.config, **KNOBS | scales | {"imagination_horizon": horizon})
+            numbers.append(trainer.update(knobs.after(0)))
+            gradients.append(trainer.optimizer.gradient.clone())
+        first = gradients[0].split([size for _, size in trainer.optimizer.names])
+        moved.append((numbers, gradients[1], trainer.return_high, columns["deter"], first))
+    ours, theirs = moved
+    # Each alone, the actor's being small beside all others; a step later rounding has been made larger.
+    for mine, its in zip(ours[4], theirs[4], strict=True):
+        if its.any():
+            close(mine, its, 1e-3)
+    for mine, its in zip(ours[0], theirs[0], strict=True):
+        assert mine == pytest.approx(its, rel=1e-3, abs=1e-5)
+    close(ours[1], theirs[1], 1e-2)
+    torch.testing.assert_close(ours[2], theirs[2], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(ours[3], theirs[3], atol=2e-3)
+
+
 def test_when_torch_computes_the_update() -> None:
     settings = dict(env_id="CartPole-v1", torch_threads=1)
     trainer = warmed("dreamer", 0, **SMALL, **settings)
@@ -205,7 +261,7 @@ def test_when_torch_computes_the_update() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["update", "world_model_losses", "imagination_losses", "replay_value_loss"]
+    "method", ["update", "descend", "world_model_losses", "imagination_losses", "replay_value_loss"]
 )
 def test_losses_of_ones_own_are_torchs(method: str) -> None:
     """They may use the plain network, whose gradients the compiled one knows nothing of."""
@@ -230,8 +286,20 @@ def test_frozen_parameters_and_other_targets_are_seen() -> None:
     frozen = trainer.agent.network.rssm.own.weight.requires_grad_(False)
     assert trainer.fast_networks.explained == "torch (parameters are frozen)"
     kept = frozen.clone()
-    trainer.update(Controls.of(trainer.config).at(0).after(0))
+    now = Controls.of(trainer.config).at(0).after(0)
+    trainer.update(now)
     assert torch.equal(frozen, kept)
+    # Networks that are built while a layer is frozen learn it once it no longer is.
+    head = trainer.agent.network.critic.output.weight.requires_grad_(False)
+    trainer.slow_critic, trainer.slow_weights = target_of(trainer.agent.network.critic)
+    assert trainer.fast_networks.explained == "torch (parameters are frozen)"
+    trainer.update(now)
+    for parameter in (frozen, head):
+        parameter.requires_grad_(True)
+    assert trainer.fast_networks.explained == "compiled"
+    before_it = head.clone()
+    trainer.update(now)
+    assert not torch.equal(head, before_it)
 
 
 def test_threads_that_follow_from_large_pictures_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +319,8 @@ def test_pictures_are_painted_as_a_run_has_begun() -> None:
         if record:
             trainer.keep_to(record)
         trainer.update(now)
-        network = trainer.fast_networks.taken()
-        assert network is not None and [type(part) for part in network.reconstruction.pictures] == [kind]
+        senses = trainer.fast_networks.taken().senses
+        assert [type(part) for part in senses.reconstruction.pictures] == [kind]
     assert "fast_pictures" not in warmed("dreamer", 0, env_id="CartPole-v1", torch_threads=1, **SMALL).paths()
     odd = warmed("dreamer", 0, **settings, **TINY_DREAMER).fast_pictures
     assert odd.explained == "torch (the other networks are not compiled)"

@@ -53,6 +53,17 @@ def test_states_keep_the_shape_of_the_board(kind: type[MuZeroNetwork], batch_nor
     assert policy.shape == logits.shape == (3, 7) and value.shape == reward.shape == (3,)
 
 
+@pytest.mark.parametrize("residual_blocks", [0, 1])
+@pytest.mark.parametrize("shared", [False, True])
+def test_searches_see_boards_as_learning_does(shared: bool, residual_blocks: int) -> None:
+    sizes = SIZES | {"residual_blocks": residual_blocks}
+    network = MuZeroNetwork(BOARD, 7, **sizes, board_tower=True, shared_tower=shared)
+    obs = seen(3)
+    learned = network.represent(obs)
+    with torch.no_grad():
+        assert torch.equal(network.represent(obs), learned)
+
+
 def test_the_mask_is_not_seen() -> None:
     network = MuZeroNetwork(BOARD, 7, **SIZES, board_tower=True)
     obs = seen(2)

@@ -8,7 +8,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from rl_training.networks.efficientzero import EfficientZeroNetwork
-from rl_training.networks.muzero import FrameDynamics, FrameLayers, FrameNorm, by_the_batch
+from rl_training.networks.muzero import (
+    FrameDynamics,
+    FrameLayers,
+    FrameNorm,
+    MuZeroNetwork,
+    by_the_batch,
+)
 
 SIZES = dict(latent_size=8, hidden_sizes=[8], support_size=3, residual_blocks=1, projection_size=8)
 
@@ -96,3 +102,14 @@ def test_what_is_learned_is_normalised_by_the_batch_and_has_gradients(network: E
     with torch.no_grad(), by_the_batch(network):
         out = FrameLayers(*network.representation.layers[:2])(frames.float() / 255)
     torch.testing.assert_close(out.mean((0, 2, 3)), first.bias.detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_only_states_that_are_normalised_keep_their_channels_last(batch_norm: bool) -> None:
+    """The layout decides how convolutions round, and runs without normalisation are older than this one."""
+    sizes = dict(latent_size=8, hidden_sizes=[8], support_size=3, residual_blocks=1, activation="relu")
+    frames = spaces.Box(0, 255, (84, 84, 3), np.uint8)
+    network = MuZeroNetwork(frames, 3, **sizes, image_encoder="nature", batch_norm=batch_norm)
+    state = network.represent(torch.randint(0, 256, (2, 84, 84, 3), dtype=torch.uint8))
+    for latent in (state, network.transition(state, torch.tensor([0, 2]))):
+        assert latent.is_contiguous() is not batch_norm

@@ -90,6 +90,7 @@ def connect_four_run(lost: int = 0, kept: float = 0.93, untrained: float = 0.6) 
     judged = {"positions": 1000, "kept": kept, "untrained": untrained}
     return {
         "seed": 11,
+        "total_timesteps": 600_000,
         "random": games,
         "minimax:4": games | {"lost_as_second": lost},
         "kept": {"400": judged},
@@ -103,7 +104,7 @@ def test_connect_four_is_mastered_without_a_lost_game_and_with_moves_that_keep_i
     for wrong in (dict(lost=1), dict(kept=0.89), dict(untrained=0.74)):
         assert not connect_four.passed(connect_four_run(**wrong)), wrong
     monkeypatch.setattr(connect_four, "KEPT", tmp_path / "connect_four.json")
-    for seed, kept in ((12, 0.92), (11, 0.95)):
-        worst = connect_four.keep(connect_four_run(kept=kept) | {"seed": seed})
-    assert worst["seed"] == 12, "the one to ship keeps the fewest moves"
-    assert list(json.loads((tmp_path / "connect_four.json").read_text("utf-8"))) == ["11", "12"]
+    for seed, kept, moves in ((12, 0.92, 600_000), (11, 0.95, 600_000), (13, 0.91, 240_000)):
+        worst = connect_four.keep(connect_four_run(kept=kept) | {"seed": seed, "total_timesteps": moves})
+    assert worst["seed"] == 12, "the one to ship keeps the fewest moves of the longest runs"
+    assert list(json.loads((tmp_path / "connect_four.json").read_text("utf-8"))) == ["11", "12", "13"]

@@ -268,6 +268,7 @@ def test_the_revision_of_a_part_is_not_taken_for_that_of_all_compiled_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     features = compiled.cpu_features()
+    monkeypatch.setitem(paths.PART_REVISIONS, "fast_networks", 3)
     record = {
         "fast_networks": "compiled",
         "kernels": {"shared": 2, "fast_networks": 3},

@@ -143,7 +143,7 @@ def test_a_planner_on_frames_from_before_searches_folded_their_normalisation_war
     frames = ["env_id=ALE/Breakout-v5", "normalize_observations=false"]
     config = load_run_config(run.config_path, [*frames, "batch_norm=true"])
     check_manifest(manifest, config, display)
-    assert any("results of frames revision 1 (here revision 2)" in text for text in display.warnings)
+    assert any("results of frames revision 1 (here revision 3)" in text for text in display.warnings)
     assert "frames" not in revisions(load_run_config(run.config_path, [*frames, "batch_norm=false"]))
 
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+PERCENTILES = (0.05, 0.95)  # of returns: the range that advantages are scaled to
+
 
 def kl_divergence(probs: Tensor, log_probs: Tensor, other_log_probs: Tensor) -> Tensor:
     """Σ_S Σ_K p (log p - log q): [..., K, S] → [...], in nats."""
@@ -58,7 +60,11 @@ def imagined_weights(live: Tensor) -> Tensor:
 
 def move_range(low: Tensor, high: Tensor, returns: Tensor, rate: float) -> None:
     """Move the running 5th and 95th percentiles of returns, in place: x ← (1 - rate) x + rate · percentile."""
-    bounds = torch.quantile(returns.flatten(), returns.new_tensor([0.05, 0.95]))
+    move_towards(low, high, torch.quantile(returns.flatten(), returns.new_tensor(PERCENTILES)), rate)
+
+
+def move_towards(low: Tensor, high: Tensor, bounds: Tensor, rate: float) -> None:
+    """The same of percentiles that are known."""
     low.lerp_(bounds[0], rate)
     high.lerp_(bounds[1], rate)
 

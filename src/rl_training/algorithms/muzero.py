@@ -73,9 +73,12 @@ def scale_gradient(x: Tensor, scale: float) -> Tensor:
 
 def scale_latent(latent: Tensor) -> Tensor:
     """(s - min s) / (max s - min s) for each row [N, ...]: to [0, 1], the range of the actions beside it."""
-    rows = latent.flatten(1)
-    low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)  # `aminmax` takes ten times as long
-    return ((rows - low) / (high - low + 1e-5)).view_as(latent)
+    row = tuple(range(1, latent.ndim))  # flat rows would be copies where the channels are last in memory
+    low, high = (
+        latent.amin(row, keepdim=True),
+        latent.amax(row, keepdim=True),
+    )  # `aminmax` takes ten times as long
+    return (latent - low) / (high - low + 1e-5)
 
 
 def scale_board(latent: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def _two_hot(targets, bins):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _sum(row):  # type: ignore[no-untyped-def]
+def sum_of(row):  # type: ignore[no-untyped-def]
     total = np.float32(0)
     for j in range(len(row)):
         total += row[j]
@@ -99,7 +99,7 @@ def _largest(row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _top(row):  # type: ignore[no-untyped-def]
+def top_of(row):  # type: ignore[no-untyped-def]
     """The largest, and NaN where a number is none: it would be lost in comparisons."""
     nothing = np.float32(0)
     for j in range(len(row)):
@@ -108,7 +108,8 @@ def _top(row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
-def _paired_sum(shares, bins):  # type: ignore[no-untyped-def]
+def paired_sum(shares, bins):  # type: ignore[no-untyped-def]
+    """Σ pᵢ bᵢ, each bin with its mirror image, as in `algorithms.symexp_bins.decode`."""
     middle, total = len(bins) // 2, np.float32(0)
     for j in range(1, middle + 1):
         total += (shares[middle + j] - shares[middle - j]) * bins[middle + j]
@@ -119,10 +120,10 @@ def _paired_sum(shares, bins):  # type: ignore[no-untyped-def]
 def decode_rows(rows, bins, shares, out):  # type: ignore[no-untyped-def]
     """`decode_bins` of each row, in room for one: `shares`."""
     for i in range(len(rows)):
-        top = _top(rows[i])
+        top = top_of(rows[i])
         exponentials(rows[i], top, shares)
         # The last term is 0, and NaN where a logit is: comparisons made a number of it.
-        out[i] = _paired_sum(shares, bins) / _sum(shares) + np.float32(0) * top
+        out[i] = paired_sum(shares, bins) / sum_of(shares) + np.float32(0) * top
 
 
 @njit(nogil=True, error_model="numpy")
@@ -132,9 +133,9 @@ def _loss_forward(rows, places, weights):  # type: ignore[no-untyped-def]
     loss, normaliser = np.empty(len(rows), np.float32), np.empty(len(rows), np.float32)
     shares = np.empty(rows.shape[1], np.float32)
     for i in range(len(rows)):
-        top = _top(rows[i])
+        top = top_of(rows[i])
         exponentials(rows[i], top, shares)
-        normaliser[i] = top + np.float32(math.log(_sum(shares)))
+        normaliser[i] = top + np.float32(math.log(sum_of(shares)))
         total = targets * normaliser[i]
         for k in range(2 * targets):
             total -= weights[i, k] * rows[i, places[i, k]]

@@ -33,6 +33,8 @@ LANES = 16
 ROWS = 64  # of a support that are summed up at once
 TANH, RELU = 1, 2  # as in `acting.ACTIVATIONS`
 LINEAR = np.int64(0)  # none of them; for a literal numba would compile another product
+TILE = 8  # rows of a product at once
+SIDE = 8  # of the squares that are transposed in registers: states and features
 FEW = 8  # with no more states than this in a block, half of its lanes are left out
 NUMBER, INDEX, BITS = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 
@@ -88,6 +90,7 @@ class _Array(Protocol):
 
     data: ir.Value
     shape: ir.Value
+    strides: ir.Value
 
 
 class _Writer:
@@ -185,21 +188,23 @@ def _tile(rows: int, lanes: int) -> Any:
 
 
 # As many sums at once as hide the time that an addition takes.
-_four_rows, _row = _tile(4, LANES), _tile(1, LANES)
-_eight_half_rows, _half_row = _tile(8, FEW), _tile(1, FEW)
+_some_rows, _row = _tile(TILE, LANES), _tile(1, LANES)
+_some_half_rows, _half_row = _tile(TILE, FEW), _tile(1, FEW)
 
 
 @njit(nogil=True, fastmath=FAST)
 def activate(block, activation):  # type: ignore[no-untyped-def]
     """f(X) in place, f being one of `acting.ACTIVATIONS`."""
-    zero, numbers = np.float32(0.0), block.reshape(-1)
+    zero = np.float32(0.0)
     if activation == TANH:
-        for i in range(len(numbers)):
-            numbers[i] = fast_tanh(numbers[i])
+        for j in range(len(block)):
+            for i in range(LANES):
+                block[j, i] = fast_tanh(block[j, i])
     elif activation == RELU:
-        for i in range(len(numbers)):
-            # Not max(): what is no number stays none.
-            numbers[i] = zero if numbers[i] < zero else numbers[i]
+        for j in range(len(block)):
+            for i in range(LANES):
+                # Not max(): what is no number stays none.
+                block[j, i] = zero if block[j, i] < zero else block[j, i]
 
 
 @njit(nogil=True)
@@ -210,32 +215,143 @@ def dense(block, weight, bias, states, activation):  # type: ignore[no-untyped-d
     """
     out = np.empty((len(weight), LANES), np.float32)
     floor = np.float32(0.0) if activation == RELU else np.float32(-np.inf)
-    done = 0
+    tiled = len(weight) - len(weight) % TILE
     if states > FEW:
-        for j in range(0, len(weight) - 3, 4):
-            _four_rows(weight, bias, block, out, j, floor)
-            done = j + 4
-        for j in range(done, len(weight)):
+        for j in range(0, tiled, TILE):
+            _some_rows(weight, bias, block, out, j, floor)
+        for j in range(tiled, len(weight)):
             _row(weight, bias, block, out, j, floor)
     else:
-        for j in range(0, len(weight) - 7, 8):
-            _eight_half_rows(weight, bias, block, out, j, floor)
-            done = j + 8
-        for j in range(done, len(weight)):
+        for j in range(0, tiled, TILE):
+            _some_half_rows(weight, bias, block, out, j, floor)
+        for j in range(tiled, len(weight)):
             _half_row(weight, bias, block, out, j, floor)
     if activation == TANH:
         activate(out, activation)
     return out
 
 
+def _transposed(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:
+    """Eight vectors of eight numbers as eight others: the first of each number, the second of each, and so on.
+
+    In three steps of one instruction for a vector: they take numbers, pairs and halves of two vectors in turn.
+    """
+    rows, kind = list(rows), ir.VectorType(BITS, SIDE)
+    steps = (
+        (1, 2, (0, 8, 1, 9, 4, 12, 5, 13)),
+        (2, 2, (0, 1, 8, 9, 4, 5, 12, 13)),
+        (4, 4, (0, 1, 2, 3, 8, 9, 10, 11)),
+    )
+    for distance, further, places in steps:
+        chosen = [ir.Constant(kind, [place + start for place in places]) for start in (0, further)]
+        for i in (i for i in range(SIDE) if not i & distance):
+            pair = rows[i], rows[i + distance]
+            rows[i], rows[i + distance] = (builder.shuffle_vector(*pair, mask) for mask in chosen)
+    return [rows[i] for i in (0, 2, 1, 3, 4, 6, 5, 7)]
+
+
+class _Square:
+    """Eight states and eight of their features, in a function that is being compiled."""
+
+    def __init__(self, builder: ir.IRBuilder, feature: ir.Value, state: ir.Value) -> None:
+        self.builder, self.feature, self.state = builder, feature, state
+        self.pointer = ir.VectorType(NUMBER, SIDE).as_pointer()
+
+    def states(self, rows: _Array, numbers: Sequence[ir.Value]) -> list[ir.Value]:
+        """Where the features of each state lie, its row having this number."""
+        stride = cgutils.unpack_tuple(self.builder, rows.strides)[0]
+        begin = self.builder.ptrtoint(self.builder.gep(rows.data, [self.feature]), INDEX)
+        places = [self.builder.add(begin, self.builder.mul(number, stride)) for number in numbers]
+        return [self.builder.inttoptr(place, self.pointer) for place in places]
+
+    def features(self, block: _Array) -> list[ir.Value]:
+        """Where each feature of the states lies."""
+        lines = [self.builder.mul(number, INDEX(LANES)) for number in self.counted(self.feature)]
+        places = [self.builder.gep(block.data, [self.builder.add(line, self.state)]) for line in lines]
+        return [self.builder.bitcast(place, self.pointer) for place in places]
+
+    def counted(self, first: ir.Value) -> list[ir.Value]:
+        return [self.builder.add(first, INDEX(step)) for step in range(SIDE)]
+
+    def load(self, places: Sequence[ir.Value]) -> list[ir.Value]:
+        return [self.builder.load(place, align=4) for place in places]
+
+    def store(self, vectors: Sequence[ir.Value], places: Sequence[ir.Value]) -> None:
+        for vector, place in zip(vectors, places, strict=True):
+            self.builder.store(vector, place, align=4)
+
+
+def _read_rows(adds: bool) -> Any:
+    """Put into a block, or add to it, the rows that an index names."""
+
+    def write(
+        writer: _Writer, block: _Array, rows: _Array, index: _Array, feature: ir.Value, state: ir.Value
+    ) -> None:
+        builder, square = writer.builder, _Square(writer.builder, feature, state)
+        numbers = [builder.load(builder.gep(index.data, [place])) for place in square.counted(state)]
+        vectors = _transposed(builder, square.load(square.states(rows, numbers)))
+        places = square.features(block)
+        if adds:
+            before = square.load(places)
+            vectors = [builder.fadd(*pair) for pair in zip(before, vectors, strict=True)]
+        square.store(vectors, places)
+
+    @intrinsic
+    def read(
+        typing: Context,
+        block: types.Array,
+        rows: types.Array,
+        index: types.Array,
+        feature: types.Type,
+        state: types.Type,
+    ) -> Any:
+        return types.void(block, rows, index, types.int64, types.int64), _compiled(write, SIDE, 3)
+
+    return read
+
+
+def _write_rows() -> Any:
+    """The opposite: from a block to rows one after the other."""
+
+    def write(writer: _Writer, block: _Array, rows: _Array, feature: ir.Value, state: ir.Value) -> None:
+        square = _Square(writer.builder, feature, state)
+        vectors = _transposed(writer.builder, square.load(square.features(block)))
+        square.store(vectors, square.states(rows, square.counted(state)))
+
+    @intrinsic
+    def store(
+        typing: Context, block: types.Array, rows: types.Array, feature: types.Type, state: types.Type
+    ) -> Any:
+        return types.void(block, rows, types.int64, types.int64), _compiled(write, SIDE, 2)
+
+    return store
+
+
+_fill_square, _add_square, _store_square = _read_rows(adds=False), _read_rows(adds=True), _write_rows()
+IN_ORDER = np.arange(LANES)
+
+
+@njit(borrows=True, nogil=True)
+def _in_squares(rows, states):  # type: ignore[no-untyped-def]
+    """How many of so many states, and how many of their features, can be transposed in registers."""
+    lie_together = rows.strides[1] == rows.itemsize
+    return states - states % SIDE, (rows.shape[1] - rows.shape[1] % SIDE) * lie_together
+
+
 @njit(nogil=True)
 def to_block(rows):  # type: ignore[no-untyped-def]
     """States [n, features], n ≤ LANES, as a block; lanes without a state are 0."""
-    block = np.empty((rows.shape[1], LANES), np.float32)
-    for j in range(rows.shape[1]):
-        for i in range(len(rows)):
+    states, features = rows.shape
+    block = np.empty((features, LANES), np.float32)
+    many, wide = _in_squares(rows, states)
+    for j in range(0, wide, SIDE):
+        for i in range(0, many, SIDE):
+            _fill_square(block, rows, IN_ORDER, j, i)
+    for i in range(states):
+        for j in range(wide if i < many else 0, features):
             block[j, i] = rows[i, j]
-        for i in range(len(rows), LANES):
+    for j in range(features):
+        for i in range(states, LANES):
             block[j, i] = 0.0
     return block
 
@@ -243,18 +359,30 @@ def to_block(rows):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def from_block(block, rows):  # type: ignore[no-untyped-def]
     """The states of a block as rows [n, features]."""
-    for i in range(len(rows)):
-        for j in range(rows.shape[1]):
+    states, features = rows.shape
+    many, wide = _in_squares(rows, states)
+    for i in range(0, many, SIDE):
+        for j in range(0, wide, SIDE):
+            _store_square(block, rows, j, i)
+    for i in range(many):
+        for j in range(wide, features):
+            rows[i, j] = block[j, i]
+    for i in range(many, states):
+        for j in range(features):
             rows[i, j] = block[j, i]
 
 
 @njit(nogil=True)
 def add_rows(block, table, index):  # type: ignore[no-untyped-def]
     """Add to each state of a block the row of a table that its index names."""
-    for i in range(len(index)):
-        row = table[index[i]]
-        for j in range(len(row)):
-            block[j, i] += row[j]
+    states, features = len(index), table.shape[1]
+    many, wide = _in_squares(table, states)
+    for j in range(0, wide, SIDE):
+        for i in range(0, many, SIDE):
+            _add_square(block, table, index, j, i)
+    for i in range(states):
+        for j in range(wide if i < many else 0, features):
+            block[j, i] += table[index[i], j]
 
 
 @njit(nogil=True)
@@ -311,7 +439,7 @@ _top, _half_top = _highest(LANES), _highest(FEW)
 _sums, _half_sums = _exponentials(LANES), _exponentials(FEW)
 
 
-@njit(nogil=True)
+@njit(nogil=True, error_model="numpy")
 def decode_block(logits, out):  # type: ignore[no-untyped-def]
     """h⁻¹(Σᵢ pᵢ i) of logits [2S + 1, LANES] over -S … S: the scalars of the first states, as many as `out` has."""
     tops, part = np.empty((1, LANES), np.float32), np.empty((2, LANES), np.float32)
@@ -333,7 +461,7 @@ def decode_block(logits, out):  # type: ignore[no-untyped-def]
         out[i] = expand_scalar(weighted[i] / total[i])
 
 
-@njit(nogil=True)
+@njit(nogil=True, error_model="numpy")
 def expand_scalar(y):  # type: ignore[no-untyped-def]
     """As `algorithms.value_transform.expand`, of one number: h⁻¹."""
     c = abs(y) + (1 + EPSILON)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 REVISION = 2  # raised when compiled updates, rollouts or environments compute other numbers
 # Of parts of a trainer whose compiled code alone has computed other numbers since, by their names in a run's record.
-PART_REVISIONS = {"fast_networks": 3}
+PART_REVISIONS = {"fast_networks": 4}
 FEATURES = ("fma", "avx2", "avx512f", "neon", "sve")  # of a processor, which decide how sums are split
 
 

@@ -82,7 +82,8 @@ class _NormSiLU(torch.autograd.Function):
         size, to_x, to_scale = len(scale), torch.empty(x.shape), torch.zeros(scale.shape)
         given = (_rows(x, size), scale.detach().numpy(), ctx.inverse, _rows(slope, size))
         count = len(given[0])
-        perform(norm_backward, count, *given, _rows(to_x, size), to_scale.numpy(), sizes=(size,))
+        arrays = (*given, _rows(to_x, size), to_scale.numpy(), np.empty_like(given[0]))
+        perform(norm_backward, count, *arrays, sizes=(size,))
         return to_x, to_scale
 
 
@@ -173,7 +174,7 @@ def norm_forward(op, step, rows):  # type: ignore[no-untyped-def]
 
 @njit(borrows=True, nogil=True, fastmath=FAST, error_model="numpy")
 def norm_backward(op, step, rows):  # type: ignore[no-untyped-def]
-    """x, scale, inverse, slope → ∂x; to ∂scale is added. With n = x / rms and z = n · scale:
+    """x, scale, inverse, slope → ∂x, and y once more; to ∂scale is added. With n = x / rms and z = n · scale:
 
     ∂z = g σ(z) (1 + z (1 - σ(z)))        ∂n = ∂z · scale        ∂x = (∂n - n · mean(∂n n)) / rms
     """
@@ -181,11 +182,12 @@ def norm_backward(op, step, rows):  # type: ignore[no-untyped-def]
     scale, to_scale = line(op, 1, step, 0, size), line(op, 5, step, 0, size)
     for i in range(rows):
         x, slope, to_x = line(op, 0, step, i, size), line(op, 3, step, i, size), line(op, 4, step, i, size)
-        factor, total = line(op, 2, step, i, 1)[0], ZERO
+        factor, total, y = line(op, 2, step, i, 1)[0], ZERO, line(op, 6, step, i, size)
         for j in range(size):
             normed = x[j] * factor
             z = normed * scale[j]
             gate = _sigmoid(z)
+            y[j] = z * gate
             to_z = slope[j] * gate * (ONE + z * (ONE - gate))
             to_x[j] = to_z * scale[j]
             to_scale[j] += to_z * normed

@@ -24,7 +24,8 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from rl_training.compiling import address, call_at, njit
-from rl_training.kernels.products import PANEL, PRODUCT, call_product, product
+from rl_training.kernels.functions import FAST
+from rl_training.kernels.products import LANES, PANEL, PRODUCT, call_product, product, turn
 
 MOST_PLACES, MOST_SIZES = 7, 3
 PLACE = 3  # an address, numbers from row to row, and bytes from step to step
@@ -164,3 +165,87 @@ def carry(op, step, rows):  # type: ignore[no-untyped-def]
         else:
             for j in range(width):
                 to[j] = source[j]
+
+
+@njit(borrows=True, nogil=True, fastmath=FAST)
+def pick(op, step, rows):  # type: ignore[no-untyped-def]
+    """a ← b + Σ of the rows of a table that the picks name, four at a time."""
+    width, count = op[SIZES], op[SIZES + 1]
+    for i in range(rows):
+        to, start, picks = (
+            line(op, 0, step, i, width),
+            line(op, 1, step, i, width),
+            line(op, 3, step, i, count),
+        )
+        whole_fours = count // 4 * 4
+        for j in range(width):
+            to[j] = start[j]
+        for s in range(0, whole_fours, 4):
+            one, two = (
+                line(op, 2, 0, np.int64(picks[s]), width),
+                line(op, 2, 0, np.int64(picks[s + 1]), width),
+            )
+            three, four = (
+                line(op, 2, 0, np.int64(picks[s + 2]), width),
+                line(op, 2, 0, np.int64(picks[s + 3]), width),
+            )
+            for j in range(width):
+                to[j] += (one[j] + two[j]) + (three[j] + four[j])
+        for s in range(whole_fours, count):
+            one = line(op, 2, 0, np.int64(picks[s]), width)
+            for j in range(width):
+                to[j] += one[j]
+
+
+def outer(program: Program, out: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+    """out [m, n] ← out + leftᵀ · right, of left [..., N, m] and right [..., N, n]."""
+    program.add(multiply_outer, out, left, right, sizes=(*out.shape, address(product, PRODUCT)))
+
+
+@njit(calls=True, borrows=True, nogil=True)
+def multiply_outer(op, step, rows):  # type: ignore[no-untyped-def]
+    height, width = op[SIZES], op[SIZES + 1]
+    to, left, right = line(op, 0, step, 0, width), line(op, 1, step, 0, height), line(op, 2, step, 0, width)
+    place = (to, FIRST, op[2])
+    first, second = (left, FIRST, NEXT, op[1 + PLACE + 1]), (right, FIRST, op[1 + 2 * PLACE + 1], NEXT_PANEL)
+    call_product(op[SIZES + 2], (height, width, rows, place, place, first, second))
+
+
+@njit(borrows=True, nogil=True, fastmath=FAST)
+def sum_rows(op, step, rows):  # type: ignore[no-untyped-def]
+    """a ← a + Σ of the rows of b."""
+    width = op[SIZES]
+    to = line(op, 0, step, 0, width)
+    for i in range(rows):
+        more = line(op, 1, step, i, width)
+        for j in range(width):
+            to[j] += more[j]
+
+
+@njit(borrows=True, nogil=True)
+def pack_turned(op, step, rows):  # type: ignore[no-untyped-def]
+    """W [n, k] → panels [n / 16, k, 16] of its transpose."""
+    outputs, inputs, stride = op[SIZES], op[SIZES + 1], op[1 + PLACE + 1]
+    to, source = line(op, 0, step, 0, PANEL), line(op, 1, step, 0, inputs)
+    for first in range(0, outputs, PANEL):
+        panel, width = first * inputs, min(NEXT_PANEL, outputs - first)
+        turned = inputs // LANES * LANES if width == PANEL else 0
+        for k in range(0, turned, LANES):
+            at, half = panel + k * PANEL, first + LANES
+            turn(to, source, (at, first * stride + k, stride))  # type: ignore[call-arg]  # numba gives the first
+            turn(to, source, (at + LANES, half * stride + k, stride))
+        for k in range(turned, inputs):
+            for c in range(width):
+                to[panel + k * PANEL + c] = source[(first + c) * stride + k]
+
+
+@njit(borrows=True, nogil=True)
+def pack_rows(op, step, rows):  # type: ignore[no-untyped-def]
+    """W [k, n] → panels [n / 16, k, 16]."""
+    depth, columns, stride = op[SIZES], op[SIZES + 1], op[1 + PLACE + 1]
+    to, source = line(op, 0, step, 0, PANEL), line(op, 1, step, 0, columns)
+    for first in range(0, columns, PANEL):
+        width = min(NEXT_PANEL, columns - first)
+        for k in range(depth):
+            for c in range(width):
+                to[(first * depth) + k * PANEL + c] = source[k * stride + first + c]

@@ -11,6 +11,7 @@ Sizes are multiples of 16. Both ways are programs: an operation is a row of a ta
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,24 +29,30 @@ from rl_training.kernels.fused import (
 )
 from rl_training.kernels.layers import HEIGHT, room_for
 from rl_training.kernels.products import PANEL
-from rl_training.kernels.programs import Program, add, carry
+from rl_training.kernels.programs import Program, add, carry, outer, pack_rows, pack_turned, pick, sum_rows
+
+PAGE = 1024  # numbers
+APART = cycle(range(0, PAGE, 9 * PANEL))
 
 
 class Panels:
     """Matrices as `multiply` takes them; `read` takes them from the parameters as they are now."""
 
     def __init__(self) -> None:
+        self.program = Program()
         self.pairs: list[tuple[np.ndarray, np.ndarray]] = []
 
     def matrix(self, weight: Tensor) -> np.ndarray:
         """[..., k, n] → [..., n / 16, k, 16], the last panel filled up with zeros."""
         source = weight.detach().numpy()
         *others, depth, width = source.shape
-        to, whole = room(*others, -(-width // PANEL), depth, PANEL), width // PANEL
-        split = source[..., : whole * PANEL].reshape(*others, depth, whole, PANEL)
-        self.pairs.append((to[..., :whole, :, :], split.swapaxes(-3, -2)))
-        if width % PANEL:
-            self.pairs.append((to[..., -1, :, : width % PANEL], source[..., whole * PANEL :]))
+        to = room(*others, -(-width // PANEL), depth, PANEL)
+        for place in np.ndindex(*others) if source.size else ():
+            panels, matrix = to[place].reshape(-1), source[place]
+            if matrix.strides[1] == matrix.itemsize:
+                self.program.add(pack_rows, panels, matrix, sizes=(depth, width))
+            else:
+                self.program.add(pack_turned, panels, matrix.T, sizes=(width, depth))
         return to
 
     def vector(self, bias: Tensor) -> np.ndarray:
@@ -57,13 +64,25 @@ class Panels:
         self.pairs.append((to[: len(source)], source))
         return to
 
+    def plain(self, weight: Tensor) -> np.ndarray:
+        """A matrix as it is, its rows without gaps."""
+        to = room(*weight.shape)
+        self.pairs.append((to, weight.detach().numpy()))
+        return to
+
     def read(self) -> None:
+        self.program.run(1, range(1))
         for to, source in self.pairs:
             to[...] = source
 
 
 def room(*shape: int) -> np.ndarray:
-    return room_for(int(np.prod(shape))).reshape(shape)
+    """Zeros that begin with a cache line, and each time at another place of a page.
+
+    Of rows that lie equally far in two pages, a load from one waits for what was just stored in the other.
+    """
+    count, first = int(np.prod(shape)), next(APART)
+    return room_for(count + PAGE)[first : first + count].reshape(shape)
 
 
 class Weights(NamedTuple):
@@ -131,7 +150,7 @@ class Recurrence:
         )
         self.vectors = Vectors(*(vector.detach().numpy() for vector in vectors))
         self.size, self.stoch, self.blocks = size, rssm.stoch_size, len(rssm.own.weight)
-        self.free: list[Sequences] = []  # whose backward passes are done
+        self.laid: Sequences | None = None
         self.single: dict[int, Memory] = {}
         self.begin()
 
@@ -159,20 +178,20 @@ class Recurrence:
         self,
         program: Program,
         deter: np.ndarray,
-        stoch: np.ndarray,
+        stoch: np.ndarray | tuple[np.ndarray, np.ndarray],
         action: np.ndarray,
         out: np.ndarray,
         of: Between,
     ) -> None:
-        """h' = f(h, z, a), each a view of [T, N, ...] or [N, ...]."""
+        """h' = f(h, z, a), each a view of [T, N, ...] or [N, ...]; z perhaps as a table Sᵀ and places in it."""
         w, v, width = self.weights, self.vectors, self.size // self.blocks
-        for i, (x, weight, bias, scale) in enumerate(
-            (
-                (deter, w.from_deter, v.deter_bias, v.deter_scale),
-                (stoch, w.from_stoch, v.stoch_bias, v.stoch_scale),
-            )
-        ):
-            program.multiply(of.plain[i], bias, x, weight)
+        program.multiply(of.plain[0], v.deter_bias, deter, w.from_deter)
+        if isinstance(stoch, tuple):
+            sizes = (self.hidden, stoch[1].shape[-1])
+            program.add(pick, of.plain[1], v.stoch_bias, *stoch, sizes=sizes)
+        else:
+            program.multiply(of.plain[1], v.stoch_bias, stoch, w.from_stoch)
+        for i, scale in enumerate((v.deter_scale, v.stoch_scale)):
             program.add(norm_forward, of.plain[i], scale, of.hidden[i], of.inverse[i], sizes=(self.hidden,))
         program.multiply(of.total, action, of.hidden[0], w.shared[0])
         program.multiply(of.total, of.total, of.hidden[1], w.shared[1])
@@ -199,51 +218,21 @@ class Recurrence:
         return out
 
     def sequences(self, steps: int, count: int) -> Sequences:
-        for i, each in enumerate(self.free):
-            if each.shape == (steps, count):
-                return self.free.pop(i)
-        return Sequences(self, steps, count)
-
-    def add_gradients(self, of: Sequences) -> None:
-        """Add to the gradients of all weights, from rows of all steps at once."""
-        rssm, slopes, width = self.rssm, of.slopes, 2 * self.hidden
-        before, drawn, states, seen = map(rows_of, (of.before, of.drawn, of.states[1:], of.posterior))
-        total, logits, token = map(rows_of, (slopes.total, slopes.logits, slopes.token))
-        plain, hidden = (
-            map(rows_of, slopes.plain),
-            torch.cat([rows_of(part) for part in of.between.hidden], 1),
-        )
-        to_deter, to_stoch = plain
-        blocks = (self.blocks, -1)
-        with torch.no_grad():
-            for layer, slope, rows in (
-                (rssm.from_deter.linear, to_deter, before),
-                (rssm.from_stoch.linear, to_stoch, drawn),
-                (rssm.posterior_head, logits, seen),
-            ):
-                layer.weight.grad.addmm_(slope.t(), rows)
-                layer.bias.grad += slope.sum(0)
-            rssm.posterior_layer.linear.weight.grad[:, : self.size] += token.t() @ states
-            rssm.shared.grad[:width] += hidden.t() @ total
-            inputs, gates, owned, into = (
-                part.unflatten(-1, blocks).transpose(0, 1)
-                for part in (rows_of(of.between.inputs), rows_of(slopes.gates), before, total)
-            )
-            rssm.gates.weight.grad.baddbmm_(inputs.transpose(1, 2), gates)
-            rssm.own.weight.grad.baddbmm_(owned.transpose(1, 2), into)
-            for parameter, vector in (
-                (rssm.gates.bias, slopes.gates_bias),
-                (rssm.from_deter.scale, slopes.scales[0]),
-                (rssm.from_stoch.scale, slopes.scales[1]),
-                (rssm.posterior_layer.scale, slopes.scales[2]),
-                (rssm.scale, slopes.scale),
-            ):
-                parameter.grad += torch.from_numpy(vector)
+        if self.laid is None or self.laid.shape != (steps, count):
+            self.laid = Sequences(self, steps, count)
+        return self.laid
 
 
-def rows_of(array: np.ndarray) -> Tensor:
+def rows_of(array: np.ndarray) -> np.ndarray:
     """[T, N, ...] → [T · N, ...]."""
-    return torch.from_numpy(array).flatten(0, 1)
+    return array.reshape(-1, array.shape[-1])
+
+
+def slopes_of(parameter: Tensor) -> np.ndarray:
+    """Where a parameter has its gradient."""
+    assert parameter.grad is not None
+    slopes: np.ndarray = parameter.grad.numpy()
+    return slopes
 
 
 class Memory:
@@ -263,16 +252,13 @@ class Memory:
 
 
 class Slopes(NamedTuple):
-    """The slopes of a loss in what is between, [T, N, ...], and in biases and the scales of RMSNorms."""
+    """The slopes of a loss in what is between, [T, N, ...]."""
 
     total: np.ndarray  # also those of a
     token: np.ndarray  # also those of o
     logits: np.ndarray
     plain: tuple[np.ndarray, np.ndarray]
     gates: np.ndarray
-    gates_bias: np.ndarray
-    scales: np.ndarray  # [3, hidden]
-    scale: np.ndarray  # [D]
 
 
 class Sequences:
@@ -297,12 +283,10 @@ class Sequences:
             room(*lead, stoch),
         )
         plain, gates = (room(*lead, hidden), room(*lead, hidden)), room(*lead, 3 * size)
-        self.slopes = Slopes(
-            *(room(*lead, size), room(*lead, hidden), room(*lead, stoch), plain, gates),
-            *(room(3 * size), room(3, hidden), room(size)),
-        )
+        self.slopes = Slopes(room(*lead, size), room(*lead, hidden), room(*lead, stoch), plain, gates)
         self.deter, self.stoch = room(count, size), room(count, stoch)  # slopes that go on to the step before
         self.forth, self.back = self.forward_program(), self.backward_program()
+        self.sums = self.program_of_sums()
 
     def forward_program(self) -> Program:
         program, r = Program(), self.recurrence
@@ -324,88 +308,98 @@ class Sequences:
     def backward_program(self) -> Program:
         """The chain rule through a step, from its last operation to its first."""
         program, r, of, slopes = Program(), self.recurrence, self.between, self.slopes
+        rssm, (from_deter, from_stoch) = r.rssm, (r.rssm.from_deter.scale, r.rssm.from_stoch.scale)
         w, v, count, deter, stoch = r.back, r.vectors, self.shape[1], self.deter, self.stoch
         to_hidden, to_inputs, before = room(count, r.hidden), room(count, r.size), room(count, r.size)
         nothing = np.zeros(max(r.size, r.hidden, r.stoch), np.float32)
 
-        def norm(x: np.ndarray, scale: np.ndarray, inverse: np.ndarray, *rest: np.ndarray) -> None:
-            program.add(norm_backward, x, scale, inverse, *rest, sizes=(len(scale),))
+        def norm(of: tuple[np.ndarray, ...], scale: Tensor, *slopes: np.ndarray) -> None:
+            x, inverse, y = of
+            arrays = (x, scale.detach().numpy(), inverse, *slopes, slopes_of(scale), y)
+            program.add(norm_backward, *arrays, sizes=(len(scale),))
 
         program.add(add, stoch, self.to_stoch, sizes=(r.stoch,))
         program.add(
             draw_backward, self.probs, stoch, self.to_probs, slopes.logits, self.room, sizes=self.sizes
         )
         program.multiply(to_hidden, nothing, slopes.logits, w.head)
-        norm(self.seen, v.posterior_scale, self.inverse, to_hidden, slopes.token, slopes.scales[2])
+        seen = (self.seen, self.inverse, self.posterior)
+        norm(seen, rssm.posterior_layer.scale, to_hidden, slopes.token)
         program.add(add, deter, self.to_deter, sizes=(r.size,))
         program.multiply(deter, deter, slopes.token, w.posterior)
-        gated = (of.gates, v.gates_bias, self.before, deter, slopes.gates, before, slopes.gates_bias)
-        program.add(gate_backward, *gated, sizes=r.gate_sizes())
+        gated = (of.gates, v.gates_bias, self.before, deter, slopes.gates, before)
+        program.add(gate_backward, *gated, slopes_of(rssm.gates.bias), sizes=r.gate_sizes())
         width = r.size // r.blocks
         for (block, to), (_, at) in zip(r.columns(width), r.columns(3 * width), strict=True):
             program.multiply(to_inputs[..., to], nothing, slopes.gates[..., at], w.gates[block])
-        norm(of.total, v.scale, of.inverse[2], to_inputs, slopes.total, slopes.scale)
+        norm((of.total, of.inverse[2], of.inputs), rssm.scale, to_inputs, slopes.total)
         for block, at in r.columns(width):
             program.multiply(before[..., at], before[..., at], slopes.total[..., at], w.own[block])
-        for i, scale in enumerate((v.deter_scale, v.stoch_scale)):
+        for i, scale in enumerate((from_deter, from_stoch)):
             program.multiply(to_hidden, nothing, slopes.total, w.shared[i])
-            norm(of.plain[i], scale, of.inverse[i], to_hidden, slopes.plain[i], slopes.scales[i])
+            norm((of.plain[i], of.inverse[i], of.hidden[i]), scale, to_hidden, slopes.plain[i])
         program.multiply(deter, before, slopes.plain[0], w.from_deter)
         program.multiply(stoch, nothing, slopes.plain[1], w.from_stoch)
         program.add(carry, deter, deter, self.first, sizes=(r.size,))
         program.add(carry, stoch, stoch, self.first, sizes=(r.stoch,))
         return program
 
-    def forward(
-        self, action: Tensor, token: Tensor, deter: Tensor, stoch: Tensor, noise: Tensor, first: Tensor
-    ) -> tuple[Tensor, ...]:
-        given = (action, token, deter, stoch, noise, first.unsqueeze(-1))
+    def program_of_sums(self) -> Program:
+        """What is added to the slopes of all weights, of rows of all steps at once."""
+        program, r, of, slopes = Program(), self.recurrence, self.between, self.slopes
+        rssm, hidden = r.rssm, r.hidden
+        for layer, slope, x in (
+            (rssm.from_deter.linear, slopes.plain[0], self.before),
+            (rssm.from_stoch.linear, slopes.plain[1], self.drawn),
+            (rssm.posterior_head, slopes.logits, self.posterior),
+        ):
+            outer(program, slopes_of(layer.weight), rows_of(slope), rows_of(x))
+            program.add(sum_rows, slopes_of(layer.bias), rows_of(slope), sizes=(slope.shape[-1],))
+        to_posterior = slopes_of(rssm.posterior_layer.linear.weight)[:, : r.size]
+        outer(program, to_posterior, rows_of(slopes.token), rows_of(self.states[1:]))
+        for i, x in enumerate(of.hidden):
+            to_shared = slopes_of(rssm.shared)[i * hidden : (i + 1) * hidden]
+            outer(program, to_shared, rows_of(x), rows_of(slopes.total))
+        to_own, to_gates, width = slopes_of(rssm.own.weight), slopes_of(rssm.gates.weight), r.size // r.blocks
+        for (block, at), (_, to) in zip(r.columns(width), r.columns(3 * width), strict=True):
+            outer(program, to_own[block], rows_of(self.before)[:, at], rows_of(slopes.total)[:, at])
+            outer(program, to_gates[block], rows_of(of.inputs)[:, at], rows_of(slopes.gates)[:, to])
+        return program
+
+    def follow(
+        self,
+        action: np.ndarray,
+        token: np.ndarray,
+        deter: np.ndarray,
+        stoch: np.ndarray,
+        noise: np.ndarray,
+        first: np.ndarray,
+    ) -> None:
+        """Fill `states`, `stochs` and `probs`, from a [T, N, D], o [T, N, hidden], the state before, noise [T, N, S].
+
+        first [T, N]: where states before are zeros
+        """
+        given = (action, token, deter, stoch, noise, first[..., None])
         places = (self.action, self.token, self.states[0], self.stochs[0], self.noise, self.first)
         for to, part in zip(places, given, strict=True):
-            to[...] = part.detach().numpy()
+            to[...] = part
         steps, count = self.shape
         self.forth.run(count, range(steps))
-        results = [torch.from_numpy(part).clone() for part in (self.states[1:], self.stochs[1:], self.probs)]
-        return results[0], results[1], results[2].unflatten(-1, self.sizes)
 
-    def backward(self, to_deter: Tensor, to_stoch: Tensor, to_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """The slopes of a and o, from those of what `forward` gave."""
-        given = (to_deter, to_stoch, to_probs.flatten(-2))
-        for to, part in zip((self.to_deter, self.to_stoch, self.to_probs), given, strict=True):
-            to[...] = part.numpy()
-        slopes = self.slopes
-        for sums in (self.deter, self.stoch, slopes.gates_bias, slopes.scales, slopes.scale):
-            sums[...] = 0
+    def go_back(self, to_states: np.ndarray, to_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The slopes of a and o, from those of the states [T · N, D + K · S] and of the probabilities.
+
+        Those of weights are added to what the parameters have.
+        """
+        size = self.recurrence.size
+        for to, part in (
+            (self.to_deter, to_states[:, :size]),
+            (self.to_stoch, to_states[:, size:]),
+            (self.to_probs, to_probs),
+        ):
+            to[...] = part.reshape(to.shape)
+        self.deter[...], self.stoch[...] = 0, 0
         steps, count = self.shape
         self.back.run(count, range(steps - 1, -1, -1))
-        return torch.from_numpy(slopes.total).clone(), torch.from_numpy(slopes.token).clone()
-
-
-def observe(
-    recurrence: Recurrence,
-    state: tuple[Tensor, Tensor],
-    inputs: tuple[Tensor, Tensor],
-    noise: Tensor,
-    first: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """States h [T, N, D] and z [T, N, K · S] and their probabilities [T, N, K, S].
-
-    inputs: a [T, N, D] and o [T, N, hidden]; noise [T, N, S]; first [T, N]: where states before are zeros
-    """
-    return _Observe.apply(*inputs, *state, noise, first, recurrence)
-
-
-class _Observe(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
-        *tensors, ctx.recurrence = given
-        ctx.sequences = ctx.recurrence.sequences(*tensors[0].shape[:2])
-        return ctx.sequences.forward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        to_action, to_token = ctx.sequences.backward(*slopes)
-        ctx.recurrence.add_gradients(ctx.sequences)
-        if ctx.sequences not in ctx.recurrence.free:  # a graph may be gone through twice
-            ctx.recurrence.free.append(ctx.sequences)
-        return to_action, to_token, None, None, None, None, None
+        self.sums.run(steps * count, range(1))
+        return self.slopes.total, self.slopes.token

@@ -28,7 +28,6 @@ from rl_training.kernels.blocks import (
 )
 from rl_training.kernels.dense import stacked
 from rl_training.kernels.exact import is_exact
-from rl_training.kernels.functions import FAST
 
 # More do not stay in a core's cache from one block to the next: torch, which takes all states at once, wins.
 MOST_WEIGHTS = 1_000_000
@@ -151,18 +150,18 @@ def _forward(block, layers, activation, states):  # type: ignore[no-untyped-def]
     return dense(block, weights[-1], biases[-1], states, LINEAR)
 
 
-@njit(nogil=True, fastmath=FAST)
+# Without FAST: a quotient of vectors would be an estimate.
+@njit(nogil=True, error_model="numpy")
 def _follow(block, change, states):  # type: ignore[no-untyped-def]
     """Add the change to the states of a block and scale each to [0, 1]; they come as rows of `states` too."""
-    for i in range(len(states)):
-        row = states[i]
-        low, high = np.float32(np.inf), np.float32(-np.inf)
-        for j in range(len(row)):
-            row[j] = block[j, i] + change[j, i]
-        for j in range(len(row)):
-            low, high = min(low, row[j]), max(high, row[j])
-        scale = np.float32(1.0) / (high - low + np.float32(1e-5))
-        for j in range(len(row)):
-            row[j] = (row[j] - low) * scale
-        for j in range(len(row)):
-            block[j, i] = row[j]
+    low, high = np.full(LANES, np.float32(np.inf)), np.full(LANES, np.float32(-np.inf))
+    for j in range(len(block)):
+        for i in range(LANES):
+            block[j, i] += change[j, i]
+            low[i], high[i] = min(low[i], block[j, i]), max(high[i], block[j, i])
+    for i in range(LANES):
+        high[i] = np.float32(1.0) / (high[i] - low[i] + np.float32(1e-5))
+    for j in range(len(block)):
+        for i in range(LANES):
+            block[j, i] = (block[j, i] - low[i]) * high[i]
+    from_block(block, states)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.compiling import njit
-from rl_training.kernels.bins import decode_rows
 from rl_training.kernels.layers import (
     BACK,
     FORTH,
@@ -67,16 +66,6 @@ class Stack(nn.Module):
         else:
             out = self.rows_forward(rows, self.memory(1))
         return out.view(*x.shape[:-1], self.dense.outputs)
-
-    def decoded(self, x: Tensor, bins: Tensor) -> Tensor:
-        """The numbers [...] that its outputs [..., bins] say, without gradients: of a block of rows at a time."""
-        rows, out = (
-            x.detach().reshape(-1, self.dense.inputs).contiguous().numpy(),
-            np.empty(x.shape[:-1], np.float32),
-        )
-        shares = np.empty(len(bins), np.float32)
-        _decoded(self.network, self.dense.memory, rows, bins.numpy(), shares, out.reshape(-1))
-        return torch.from_numpy(out)
 
     def memory(self, count: int) -> np.ndarray:
         """Room for the values of this many rows, or of one block."""
@@ -134,15 +123,6 @@ def _forward(network, memory, kept, inputs, outputs):  # type: ignore[no-untyped
         rows, out = order[first : first + HEIGHT], outputs[first : first + HEIGHT]
         block = _block(net, memory, kept, first)
         call_forward(net.where[FORTH], (net.table, net.packed, block, inputs, rows, out))
-
-
-@njit(nogil=True, error_model="numpy")
-def _decoded(network, memory, inputs, bins, shares, numbers):  # type: ignore[no-untyped-def]
-    net, order = Network(*network), np.arange(len(inputs))
-    for first in range(0, len(inputs), HEIGHT):
-        rows, out = order[first : first + HEIGHT], net.outputs[: len(inputs) - first]
-        call_forward(net.where[FORTH], (net.table, net.packed, memory, inputs, rows, out))
-        decode_rows(out, bins, shares, numbers[first : first + HEIGHT])
 
 
 @njit(nogil=True, error_model="numpy")

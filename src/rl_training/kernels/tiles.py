@@ -47,37 +47,41 @@ def strips(rows: int) -> tuple[int, int, int]:
     return count, rows % count, rows // count
 
 
-@intrinsic(prefer_literal=True)
-def _add_products(
-    typing: Context,
-    rows: types.IntegerLiteral,
-    depth: types.IntegerLiteral,
-    repeats: types.Integer,
-    out: types.UniTuple,
-    left: types.UniTuple,
-    right: types.UniTuple,
-) -> Any:
-    count, higher, height = strips(rows.literal_value)
+def _products(adds: bool) -> Any:
+    @intrinsic(prefer_literal=True)
+    def products(
+        typing: Context,
+        rows: types.IntegerLiteral,
+        depth: types.IntegerLiteral,
+        repeats: types.Integer,
+        out: types.UniTuple,
+        left: types.UniTuple,
+        right: types.UniTuple,
+    ) -> Any:
+        count, higher, height = strips(rows.literal_value)
 
-    def generate(
-        context: BaseContext, build: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
-    ) -> ir.Value:
-        _, _, times, *factors = values
-        addresses = [cgutils.unpack_tuple(build, factor) for factor in factors]
-        done = 0
-        for some, size in ((higher, height + 1), (count - higher, height)):
-            with cgutils.for_range(build, INDEX(some)) as strip:
-                first = build.add(INDEX(done), build.mul(strip.index, INDEX(size)))
-                _add_tile(build, size, depth.literal_value, times, first, *addresses)
-            done += some * size
-        return context.get_dummy_value()
+        def generate(
+            context: BaseContext, build: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+        ) -> ir.Value:
+            _, _, times, *factors = values
+            addresses = [cgutils.unpack_tuple(build, factor) for factor in factors]
+            done = 0
+            for some, size in ((higher, height + 1), (count - higher, height)):
+                with cgutils.for_range(build, INDEX(some)) as strip:
+                    first = build.add(INDEX(done), build.mul(strip.index, INDEX(size)))
+                    _tile(build, adds, size, depth.literal_value, times, first, *addresses)
+                done += some * size
+            return context.get_dummy_value()
 
-    places = (types.UniTuple(types.intp, len(numbers)) for numbers in (out, left, right))
-    return types.void(rows, depth, types.intp, *places), generate
+        places = (types.UniTuple(types.intp, len(numbers)) for numbers in (out, left, right))
+        return types.void(rows, depth, types.intp, *places), generate
+
+    return products
 
 
-def _add_tile(
+def _tile(
     build: ir.IRBuilder,
+    adds: bool,
     height: int,
     depth: int,
     times: ir.Value,
@@ -110,7 +114,9 @@ def _add_tile(
     cells = [cell for m in range(height) for cell in vectors(row(out[0], out[1], m))]
     lines = [row(left[0], left[1], m) for m in range(height)]
     # LLVM turns these places, whose addresses are never taken, into registers.
-    sums = [cgutils.alloca_once_value(build, build.load(cell, align=NUMBER_BYTES)) for cell in cells]
+    nothing = ir.Constant(VECTOR, [0.0] * LANES)
+    first_sums = (build.load(cell, align=NUMBER_BYTES) if adds else nothing for cell in cells)
+    sums = [cgutils.alloca_once_value(build, value) for value in first_sums]
     with cgutils.for_range(build, times) as loop:
         shift = build.mul(loop.index, left[3])
         start = build.add(right[0], build.mul(loop.index, right[2]))
@@ -124,10 +130,13 @@ def _add_tile(
         build.store(build.load(place), cell, align=NUMBER_BYTES)
 
 
-add_products: Any = _add_products
+add_products: Any = _products(adds=True)
 """out[m, :] += Σ_r Σ_k left[m, r, k] · right[r, k, :] in single precision, for 16 columns.
 
 add_products(rows, depth, repeats, out, left, right) with m < rows and k < depth, both constants, and r < repeats.
 `out` is an address and the address of each row's offset from it, `left` the same and the strides of k and r, and
 `right` an address and the strides of k and r, all in bytes. All k are written out: `depth` should be some dozen.
 """
+
+put_products: Any = _products(adds=False)
+"""The same products as out[m, :] = …, whatever was there."""

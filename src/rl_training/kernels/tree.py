@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from rl_training.compiling import njit
 
@@ -46,6 +50,10 @@ FORBIDDEN = -2  # an invalid action of a root
 LEAST_SPREAD = 0.01
 # The same where a Gumbel search scales Q by the values of each node, as mctx does.
 LEAST_SPREAD_OF_A_NODE = 1e-8
+
+AHEAD = 3  # trees from the one that is advanced to the one whose rows are fetched
+LINE_BYTES, LINES = 64, 4  # what a cache takes at a time, and how many of them of a node's edges are fetched
+INDEX = ir.IntType(64)
 
 # What lets the compiler add in any order and divide by multiplying; NaN and infinity keep their meaning.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -86,7 +94,7 @@ def _halving_row(considered: int, num_simulations: int) -> list[int]:
     return row[:num_simulations]
 
 
-@njit(nogil=True, fastmath=FAST)
+@njit(borrows=True, nogil=True, fastmath=FAST)
 def _make_node(nodes, edges, b, node, logits, value):  # type: ignore[no-untyped-def]
     """Fill the row of a node; False if its evaluation is not finite."""
     finite = math.isfinite(value)
@@ -113,7 +121,7 @@ def _make_node(nodes, edges, b, node, logits, value):  # type: ignore[no-untyped
     return finite
 
 
-@njit(nogil=True)
+@njit(borrows=True, nogil=True)
 def plant(nodes, edges, seen, logits, value, valid):  # type: ignore[no-untyped-def]
     """Make the roots; priors are over the valid actions. `seen` [B, 2]: smallest and largest Q so far."""
     for b in range(len(value)):
@@ -135,7 +143,40 @@ def plant(nodes, edges, seen, logits, value, valid):  # type: ignore[no-untyped-
                 edges[b, 0, a].prior /= total
 
 
-@njit(nogil=True, fastmath=FAST)
+@intrinsic
+def _fetch_row(typing: Any, rows: types.Array, b: types.Integer, node: types.Integer) -> Any:
+    """Begin to bring rows[b, node], or the first of it, into the cache; what follows does not wait for it."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        view = context.make_array(rows)(context, builder, values[0])
+        start = builder.ptrtoint(view.data, INDEX)
+        for number, stride in zip(values[1:], cgutils.unpack_tuple(builder, view.strides)[:2], strict=True):
+            start = builder.add(start, builder.mul(number, stride))
+        byte, whole = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, whole, whole, whole])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        for line in range(LINES if rows.ndim > 2 else 1):
+            place = builder.inttoptr(builder.add(start, INDEX(LINE_BYTES * line)), byte)
+            builder.call(prefetch, [place, whole(0), whole(3), whole(1)])  # to read; into all caches; data
+        return context.get_dummy_value()
+
+    return types.void(rows, types.int64, types.int64), generate
+
+
+_fetch: Any = _fetch_row
+
+
+@njit(borrows=True, nogil=True)
+def _fetch_tree(nodes, edges, b, made, places):  # type: ignore[no-untyped-def]
+    """Fetch what will be read of tree b first: the end of the walk, the new node's row and the root."""
+    roots = len(nodes)
+    if b < roots:
+        for node in (places[made - 1, b] // roots, made, 0):
+            _fetch(nodes, b, node)
+            _fetch(edges, b, node)
+
+
+@njit(borrows=True, nogil=True, fastmath=FAST)
 def _grow(nodes, edges, seen, b, new, leaf, action, reward, discount, logits, value):  # type: ignore[no-untyped-def]
     """Put node `new` at the end of the walk in tree b and back its value up to the root.
 
@@ -173,7 +214,7 @@ def _grow(nodes, edges, seen, b, new, leaf, action, reward, discount, logits, va
     return finite
 
 
-@njit(nogil=True, fastmath=FAST)
+@njit(borrows=True, nogil=True, fastmath=FAST)
 def advance_puct(  # type: ignore[no-untyped-def]
     nodes, edges, seen, made, reward, discount, logits, value, places, actions, max_depth, weights, bounds
 ):
@@ -189,6 +230,7 @@ def advance_puct(  # type: ignore[no-untyped-def]
     finite = True
     for b in range(roots):
         if made > 0:
+            _fetch_tree(nodes, edges, b + AHEAD, made, places)
             leaf = places[made - 1, b] // roots
             finite &= _grow(
                 nodes,
@@ -220,10 +262,13 @@ def advance_puct(  # type: ignore[no-untyped-def]
             best, highest = 0, -np.inf
             for a in range(len(row)):
                 edge = row[a]
-                score = unvisited if edge.visits == 0 else (edge.q - low) * scale
+                # No branches: which way they go cannot be foretold.
+                scaled = (edge.q - low) * scale
+                score = unvisited if edge.visits == 0 else scaled
                 score += weight * edge.prior / (edge.visits + 1)
-                if score > highest and edge.child != FORBIDDEN:
-                    best, highest = a, score
+                score = -np.inf if edge.child == FORBIDDEN else score
+                best = a if score > highest else best
+                highest = score if score > highest else highest
             child = row[best].child
             if child < 0 or depth >= max_depth:
                 break
@@ -234,7 +279,7 @@ def advance_puct(  # type: ignore[no-untyped-def]
     return finite
 
 
-@njit(nogil=True, fastmath=FAST)
+@njit(borrows=True, nogil=True, fastmath=FAST)
 def _improve(here, row, seen, c_visit, c_scale, by_node, out):  # type: ignore[no-untyped-def]
     """logits + σ(completed Q) of a node's actions; returns the largest of them.
 
@@ -280,7 +325,7 @@ def _improve(here, row, seen, c_visit, c_scale, by_node, out):  # type: ignore[n
     return top
 
 
-@njit(nogil=True, fastmath=FAST)
+@njit(borrows=True, nogil=True, fastmath=FAST)
 def _best_considered(row, visits, gumbel, improved):  # type: ignore[no-untyped-def]
     """The valid root action with the largest gumbel + logits + σ(q) among those with this many visits."""
     best, highest = 0, -np.inf
@@ -291,7 +336,7 @@ def _best_considered(row, visits, gumbel, improved):  # type: ignore[no-untyped-
     return best
 
 
-@njit(nogil=True, fastmath=FAST)
+@njit(borrows=True, nogil=True, fastmath=FAST)
 def _follow_improved(here, row, seen, c_visit, c_scale, by_node, improved):  # type: ignore[no-untyped-def]
     """argmax π'(a) - N(a) / (1 + Σ N), π' the improved policy of the node."""
     best, highest = 0, -np.inf
@@ -314,7 +359,7 @@ def _follow_improved(here, row, seen, c_visit, c_scale, by_node, improved):  # t
     return best
 
 
-@njit(nogil=True, fastmath=FAST)
+@njit(borrows=True, nogil=True, fastmath=FAST)
 def advance_gumbel(  # type: ignore[no-untyped-def]
     nodes,
     edges,
@@ -332,17 +377,19 @@ def advance_gumbel(  # type: ignore[no-untyped-def]
     c_visit,
     c_scale,
     by_node,
+    improved,
 ):
     """End a simulation in every tree, if one is under way, and begin the next, if there is one more.
 
     At the root the walk takes the best action among those with as many visits as sequential halving asks for,
-    `asked` [N - 1, B]; below it follows the improved policies. See `advance_puct` for the rest.
+    `asked` [N - 1, B]; below it follows the improved policies, [A] numbers that are put into `improved`. See
+    `advance_puct` for the rest.
     """
     roots, simulations = len(nodes), len(places)
-    improved = np.empty(edges.shape[2])
     finite = True
     for b in range(roots):
         if made > 0:
+            _fetch_tree(nodes, edges, b + AHEAD, made, places)
             leaf = places[made - 1, b] // roots
             finite &= _grow(
                 nodes,

@@ -52,7 +52,7 @@ def search_gumbel(nodes, edges, seen, received, places, actions, max_depth, more
     """The same by Gumbel search; `more` is what `advance_gumbel` takes at its end."""
     state, last = np.empty_like(latents[0]), np.empty_like(latents[0])
     reward, discount, logits, value = received
-    asked, gumbel, c_visit, c_scale, by_node = more
+    asked, gumbel, c_visit, c_scale, by_node, improved = more
     for made in range(len(places) + 1):
         if made > 0:
             _evaluate_ends(latents, places, actions, made, model, state, last, reward, logits, value)
@@ -73,6 +73,7 @@ def search_gumbel(nodes, edges, seen, received, places, actions, max_depth, more
             c_visit,
             c_scale,
             by_node,
+            improved,
         ):
             return made
     return 0
@@ -82,11 +83,19 @@ def search_gumbel(nodes, edges, seen, received, places, actions, max_depth, more
 def _evaluate_ends(latents, places, actions, made, model, state, last, reward, logits, value):  # type: ignore[no-untyped-def]
     """Ask the model where the walks of a simulation ended; the states become those of node `made`."""
     first, table, rest, heads, activation, _ = model
-    roots = len(state)
-    for b in range(roots):
-        node = places[made - 1, b] // roots
-        state[b] = latents[node, b]
+    _read_ends(latents, places[made - 1], state)
     following = latents[made] if made < len(latents) else last
     evaluate(
         state, actions[made - 1], first, table, rest, heads, activation, reward, logits, value, following
     )
+
+
+# Number by number: an assignment of rows checks their shapes, and counts who holds them.
+@njit(borrows=True, nogil=True)
+def _read_ends(latents, places, state):  # type: ignore[no-untyped-def]
+    """state[b] = latents[n, b] where places[b] = n · B + b, B roots."""
+    roots, size = state.shape
+    for b in range(roots):
+        node = places[b] // roots
+        for j in range(size):
+            state[b, j] = latents[node, b, j]

@@ -57,8 +57,8 @@ class EfficientZeroNetwork(MuZeroNetwork):
         self.projection = Projection(self.features, projection_size) if consistency else None
         self.small = Shortcut.of(self, small_prefix_model)
 
-    def initial(self, obs: Tensors) -> tuple[Tensor, Tensor, Any]:
-        policy, value, latent = super().initial(obs)
+    def initial(self, obs: Tensors | None, latent: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
+        policy, value, latent = super().initial(obs, latent)
         if self.prefix is None:
             return policy, value, latent
         hidden = latent.new_zeros(len(latent), self.prefix.cell.hidden_size)

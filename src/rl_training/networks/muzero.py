@@ -23,8 +23,10 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.masking import MASK
 from rl_training.algorithms.muzero import Unrolled, decode, scale_board, scale_gradient, scale_latent
+from rl_training.kernels.compiled import fits
 from rl_training.kernels.exact import Shortcut, is_exact, taken
 from rl_training.kernels.small_model import SmallModel
+from rl_training.kernels.winograd import BEFORE, INPUT, NOTHING, Layer, convolve, convolve_in_a_row
 from rl_training.networks.encoders import (
     ACTIVATIONS,
     OURS,
@@ -43,7 +45,11 @@ from rl_training.trees import Tensors
 
 HEAD_CHANNELS = 16  # to which a state of frames is reduced before a head, as in EfficientZero's reference
 BOARD_CHANNELS = 8  # to which a state of a board is reduced before a head
+FRAMES_AT_ONCE = 32  # in a search
 EPSILON = 1e-5  # of batch normalisation
+
+# A convolution with a stride, the layers behind it, and what is added to each of those.
+Section = tuple[Layer, list[Layer], tuple[int, ...]]
 
 
 class Predictions(NamedTuple):
@@ -128,8 +134,12 @@ class MuZeroNetwork(nn.Module):
         return self._state(self.dynamics(latent, action))
 
     def _state(self, features: Tensor) -> Tensor:
-        scale = scale_board if isinstance(self.dynamics, BoardDynamics) else scale_latent
-        return scale(self.tower(features))
+        features = self.tower(features)
+        if isinstance(self.dynamics, BoardDynamics):
+            return scale_board(features)
+        # Frames that are normalised stay as they lie in memory; all others as runs have always had them.
+        normalised = getattr(self.representation, "normalised", False)
+        return scale_latent(features if normalised else features.contiguous())
 
     def predict(self, latent: Tensor) -> Predictions:
         """What the heads say of states [N, ...]."""
@@ -146,9 +156,17 @@ class MuZeroNetwork(nn.Module):
         whole = torch.stack(states)
         return Unrolled(*self.predict(whole.flatten(0, 1)), whole)
 
-    def initial(self, obs: Tensors) -> tuple[Tensor, Tensor, Tensor]:
-        """Observations [N, ...] → policy logits [N, A], values [N], states, for the roots of a search."""
-        latent = self.represent(obs)
+    @property
+    def sees_frames(self) -> bool:
+        """Whether what a state costs is its representation."""
+        return isinstance(self.representation, FrameRepresentation) and self.representation.normalised
+
+    def initial(self, obs: Tensors | None, latent: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
+        """Observations [N, ...] → policy logits [N, A], values [N], states, for the roots of a search.
+
+        latent: the observations' states, where they are known
+        """
+        latent = self.represent(obs) if latent is None else latent  # type: ignore[arg-type]  # one is given
         policy, value, _ = self.predict(latent)
         return policy, self.decode(value), latent
 
@@ -230,13 +248,20 @@ class FrameNorm(nn.Module):
 
     def behind(self, convolution: nn.Conv2d, frames: Tensor) -> Tensor:
         """What this makes of what the convolution makes of frames; in a search by one convolution."""
-        if self.learns:
-            return self(convolution(frames))
+        assert convolution.bias is not None
+        weight, bias = (convolution.weight, convolution.bias) if self.learns else self.folded(convolution)
+        if convolution.kernel_size == (3, 3) and convolution.stride == (1, 1):
+            out = convolve(frames, weight, bias)
+        else:
+            out = F.conv2d(frames, weight, bias, convolution.stride, convolution.padding)
+        return self(out) if self.learns else out
+
+    def folded(self, convolution: nn.Conv2d) -> tuple[Tensor, Tensor]:
+        """W' and b' of a convolution before this."""
         assert convolution.bias is not None
         factor = self.factor()
         bias = torch.addcmul(self.bias, factor, convolution.bias - self.mean)
-        weight = convolution.weight * factor.view(-1, 1, 1, 1)
-        return F.conv2d(frames, weight, bias, convolution.stride, convolution.padding)
+        return convolution.weight * factor.view(-1, 1, 1, 1), bias
 
 
 class FrameLayers(nn.Sequential):
@@ -269,6 +294,8 @@ def by_the_batch(network: nn.Module) -> Iterator[None]:
 class NormalisedBlock(nn.Module):
     """relu(x + norm(conv(relu(norm(conv(x)))))), as in EfficientZero's reference."""
 
+    ADDED = (NOTHING, BEFORE)
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.layers = FrameLayers(
@@ -278,7 +305,16 @@ class NormalisedBlock(nn.Module):
         )
 
     def forward(self, frames: Tensor) -> Tensor:
-        return (frames + self.layers(frames)).relu_()
+        norm = self.layers[1]
+        if isinstance(norm, FrameNorm) and norm.learns:
+            return (frames + self.layers(frames)).relu_()
+        return convolve_in_a_row(frames, self.folded(), self.ADDED)
+
+    def folded(self) -> list[tuple[Tensor, Tensor]]:
+        """Both convolutions, each with the normalisation behind it."""
+        layers: list[Any] = list(self.layers)
+        first, norm, _, second, other = layers
+        return [norm.folded(first), other.folded(second)]
 
 
 class FrameHeads(nn.Module):
@@ -424,7 +460,43 @@ class FrameRepresentation(nn.Module):
             self.features = self._encode(torch.zeros(1, *space.shape)).numel()
 
     def forward(self, obs: Any) -> Tensor:
-        return self._encode(obs[self.key] if self.key else obs)
+        frames = obs[self.key] if self.key else obs
+        sections = None if torch.is_grad_enabled() else self._folded_sections()
+        if sections is None:
+            return self._encode(frames)
+        picture = frames.permute(0, 3, 1, 2) if self.channels_last else frames
+        # Some at a time: what one section makes of them is still in the cache for the next one.
+        return torch.cat([self._through(sections, some) for some in picture.split(FRAMES_AT_ONCE)])
+
+    def _through(self, sections: list[Section], picture: Tensor) -> Tensor:
+        for entry, layers, added in sections:
+            picture = convolve_in_a_row(picture, layers, added, entry)
+        return self.layers[-1](picture)
+
+    def _folded_sections(self) -> list[Section] | None:
+        """The layers by sections, a convolution with a stride of 2 and the blocks behind it; None where there are none.
+
+        With running statistics, and with the scale of the pixels, in the weights.
+        """
+        layers: list[Any] = list(self.layers)
+        if not (self.normalised and isinstance(layers[-1], nn.AvgPool2d)):
+            return None
+        first, norm, *middle, _ = layers
+        if norm.learns or not fits(first.weight):
+            return None
+        parts: list[list[Any]] = []
+        for layer in (first, norm, *middle):
+            if isinstance(layer, nn.Conv2d):
+                parts.append([layer])
+            elif isinstance(layer, FrameNorm | NormalisedBlock):
+                parts[-1].append(layer)
+        sections: list[Section] = []
+        for convolution, norm, *blocks in parts:
+            weight, bias = norm.folded(convolution)
+            scale = 1.0 if sections else 1 / self.scale
+            behind = [layer for block in blocks for layer in block.folded()]
+            sections.append(((weight * scale, bias), behind, len(blocks) * NormalisedBlock.ADDED))
+        return sections
 
     def _encode(self, frames: Any) -> Tensor:
         picture = frames.permute(0, 3, 1, 2) if self.channels_last else frames
@@ -520,5 +592,14 @@ class FrameDynamics(nn.Module):
         if self.norm.learns:
             return self.blocks(F.relu(latent + self.norm(self.state(latent) + moved)))
         # norm(conv(s) + row) = norm(conv(s)) + factor · row
-        change = self.norm.behind(self.state, latent) + self.norm.factor().view(-1, 1, 1) * moved
+        weight, bias = self.norm.folded(self.state)
+        factor = self.norm.factor()
+        if moved.shape[2:] == (1, 1):
+            blocks: Any = self.blocks
+            layers = [
+                (weight, bias + factor * moved.flatten(1)),
+                *(layer for block in blocks for layer in block.folded()),
+            ]
+            return convolve_in_a_row(latent, layers, (INPUT, *len(blocks) * NormalisedBlock.ADDED))
+        change = convolve(latent, weight, bias) + factor.view(-1, 1, 1) * moved
         return self.blocks((latent + change).relu_())

@@ -78,7 +78,11 @@ class DreamerPolicy(NetworkPolicy):
 def stored(network: DreamerNetwork, state: State) -> dict[str, np.ndarray]:
     """A state [..., ...] as the replay keeps it: half precision, and classes in place of one-hot vectors."""
     rssm = network.rssm
-    classes = state.stoch.detach().unflatten(-1, (rssm.num_classes, rssm.num_latents)).argmax(-2)
+    latents = state.stoch.detach().unflatten(-1, (rssm.num_classes, rssm.num_latents))
+    # One-hot: this sum is the class, and far cheaper than the place of the largest.
+    classes = latents.transpose(-1, -2) @ torch.arange(
+        rssm.num_classes, dtype=latents.dtype, device=latents.device
+    )
     return {
         "deter": state.deter.detach().half().cpu().numpy(),
         "stoch": classes.to(torch.uint8).cpu().numpy(),

@@ -28,10 +28,12 @@ class SampledModel:
         self.network, self.num_samples = network, num_samples
         self.generator = torch.Generator().manual_seed(0) if repeats else None
 
-    def initial(self, obs: Tensors) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def initial(
+        self, obs: Tensors | None, latent: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """As `MuZeroNetwork.initial`, with logits [N, K] of the actions that were drawn."""
-        outputs, value, latent = self.network.initial(obs)
-        return self._prior(outputs), value, self._with_samples(latent, outputs)
+        outputs, value, known = self.network.initial(obs, latent)
+        return self._prior(outputs), value, self._with_samples(known, outputs)
 
     def recurrent(
         self, latent: dict[str, Tensor], edge: Tensor

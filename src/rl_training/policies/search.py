@@ -182,12 +182,14 @@ class SearchPolicy(NetworkPolicy):
         obs: Arrays,
         *,
         network: MuZeroNetwork | None = None,
+        latent: Tensor | None = None,
         greedy: np.ndarray | None = None,
         repeats: bool = False,
         **settings: float,
     ) -> Plan:
         """Search from raw observations [B, ...] with the network, or with another one.
 
+        latent: the network's states of the observations, where they are known
         greedy: rows [B] that act at temperature 0, whatever the others do
         repeats: draw the same numbers for vectors in every search
         settings: what `search_settings` gives; where a name is left out, as training searched last
@@ -199,7 +201,9 @@ class SearchPolicy(NetworkPolicy):
         else:
             model = SampledModel(network, self.num_samples, repeats)
         with torch.inference_mode():
-            root = Root(*model.initial(self.inputs(obs)))
+            # A network of one's own may know observations alone.
+            seen = model.initial(self.inputs(obs)) if latent is None else model.initial(None, latent)
+            root = Root(*seen)
             discount = torch.full_like(root.value, settings["gamma"] * self.discount_sign)
             recurrent = Recurrent(model, discount)
             invalid = np.asarray(obs[MASK]) == 0 if isinstance(obs, dict) and MASK in obs else None

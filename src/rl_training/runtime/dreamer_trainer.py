@@ -26,7 +26,7 @@ from rl_training.envs.environments import Step
 from rl_training.networks.rssm import State
 from rl_training.policies.dreamer import DreamerPolicy, stored
 from rl_training.runtime.controls import Knobs, Now
-from rl_training.runtime.dreamer_updates import Learned, begin, fastest_networks, fastest_pictures
+from rl_training.runtime.dreamer_updates import LOSSES, compiled_update, fastest_networks, fastest_pictures
 from rl_training.runtime.metrics import Metrics
 from rl_training.runtime.off_policy import OffPolicyTrainer
 from rl_training.runtime.optim import LaProp, target_of
@@ -34,9 +34,6 @@ from rl_training.runtime.workflows import Result, train
 from rl_training.settings.dreamer import DreamerConfig
 from rl_training.trees import Arrays, tree_map
 
-# Each times its scale, they add up to what the optimizer descends.
-WORLD_MODEL = ("reconstruction", "reward", "continue", "dynamics", "representation")
-LOSSES = (*WORLD_MODEL, "policy", "value", "replay_value")
 Losses = dict[str, Tensor]
 
 
@@ -105,22 +102,26 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
 
     def update(self, now: Now) -> dict[str, Any]:
         """One gradient step of everything, on one batch of sequences."""
-        batch, networks = self.draw(), begin(self)
-        # World model: follow the sequences, and learn to tell and to foresee what they hold.
-        state, losses = self.world_model_losses(networks, batch, now)
-        # Imagine from every state of theirs; actor and critic learn from what is imagined.
-        imagined, returns = self.imagination_losses(networks, state, now)
-        # The critic also learns from the rewards that were really earned.
-        replayed = self.replay_value_loss(networks, state, batch, returns, now)
-        losses |= imagined | {"replay_value_loss": replayed}
-        loss = torch.stack([getattr(now, f"{of}_scale") * losses[f"{of}_loss"] for of in LOSSES]).sum()
-        step = networks.step(loss, now.learning_rate, None)
+        batch, fast = self.draw(), compiled_update(self)
+        state, numbers = self.descend(batch, now) if fast is None else fast.descend(self, batch, now)
         # The slow critic follows.
         critic = torch.cat([weight.detach().flatten() for weight in self.critic_weights])
         polyak(self.slow_weights, critic, now.slow_critic_rate)
         if self.config.refresh_latents:
             self.replay.put_latents(batch["lane"], batch["row"], **stored(self.agent.network, state))
-        return step | {name: part.item() for name, part in losses.items()} | {"loss": loss.item()}
+        return numbers
+
+    def descend(self, batch: SequenceBatch, now: Now) -> tuple[State, dict[str, float]]:
+        """A step down the gradient of all losses by torch: the posterior states, and what is worth logging."""
+        # World model: follow the sequences, and learn to tell and to foresee what they hold.
+        state, losses = self.world_model_losses(batch, now)
+        # Imagine from every state of theirs; actor and critic learn from what is imagined.
+        imagined, returns = self.imagination_losses(state, now)
+        # The critic also learns from the rewards that were really earned.
+        losses |= imagined | {"replay_value_loss": self.replay_value_loss(state, batch, returns, now)}
+        loss = torch.stack([getattr(now, f"{of}_scale") * losses[f"{of}_loss"] for of in LOSSES]).sum()
+        step = self.optimizer.step(loss, now.learning_rate, None)
+        return state, step | {name: part.item() for name, part in losses.items()} | {"loss": loss.item()}
 
     def draw(self) -> SequenceBatch:
         """Sequences on the networks' device, as they read them."""
@@ -135,9 +136,9 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
             "terminal": sent["terminal"].float(),
         }
 
-    def world_model_losses(self, networks: Learned, batch: SequenceBatch, now: Now) -> tuple[State, Losses]:
+    def world_model_losses(self, batch: SequenceBatch, now: Now) -> tuple[State, Losses]:
         """The posterior states [T, B, ...], and the means of the five losses."""
-        network = networks.network
+        network = self.agent.network
         tokens = network.reconstruction.encode(batch["obs"])
         start = State(batch["deter"], batch["stoch"])
         state, posterior = network.rssm.observe(start, tokens, batch["action"], batch["first"])
@@ -154,9 +155,9 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         }
         return state, {name: loss.mean() for name, loss in losses.items()}
 
-    def imagination_losses(self, networks: Learned, state: State, now: Now) -> tuple[Losses, Tensor]:
+    def imagination_losses(self, state: State, now: Now) -> tuple[Losses, Tensor]:
         """The losses of actor and critic in imagination, and the returns [T, B] of the states it began with."""
-        network, slow_critic, _ = networks
+        network, slow_critic = self.agent.network, self.slow_critic
         starts = State(*(part.detach().flatten(0, 1) for part in state))
         features, action = network.imagine(starts, int(now.imagination_horizon))
         logits = network.critic(features[:-1])
@@ -180,11 +181,9 @@ class DreamerTrainer(OffPolicyTrainer[DreamerConfig]):
         }
         return losses, returns[0].view(state.deter.shape[:2])
 
-    def replay_value_loss(
-        self, networks: Learned, state: State, batch: SequenceBatch, returns: Tensor, now: Now
-    ) -> Tensor:
+    def replay_value_loss(self, state: State, batch: SequenceBatch, returns: Tensor, now: Now) -> Tensor:
         """The critic on the replayed states, bootstrapped from the returns [T, B] that were imagined there."""
-        network, slow_critic, _ = networks
+        network, slow_critic = self.agent.network, self.slow_critic
         features = state.features[:-1]
         live = (1 - batch["terminal"]) * now.gamma
         target = lambda_returns(batch["reward"], live, returns, now.return_lambda, batch["last"])

@@ -86,9 +86,9 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         config = self.config
         return now.horizon_tau * config.total_timesteps if config.off_policy_correction else math.inf
 
-    def search_anew(self, obs: Arrays, now: Now) -> Plan:
+    def search_anew(self, obs: Arrays, now: Now, **known: Any) -> Plan:
         # With the root's noise as in acting: policies that learn from themselves without it forget alternatives.
-        return self.agent.plan(obs, **search_settings(now), network=self.target)
+        return self.agent.plan(obs, **search_settings(now), **known, network=self.target)
 
     def searched_anew(self, batch: PositionBatch, now: Now) -> tuple[Tensor, Tensor, Tensor]:
         policies, values, outright = super().searched_anew(batch, now)

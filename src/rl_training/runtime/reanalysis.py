@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,18 +30,19 @@ class ReanalysingTrainer(PositionTrainer[MuZeroT]):
         acted, bootstraps = (batch["acted"] > 0).cpu(), (batch["discount"] != 0).cpu()
         policies_anew, values_anew, outright = self.searched_anew(batch, now)
         predicted = bootstraps & ~values_anew
-        if predicted.any():
-            inputs = self.agent.inputs(self.replay.seen_at(batch["bootstrap"][predicted.numpy()]))
-            with torch.inference_mode():
-                value[predicted] = self.target.initial(inputs)[1].cpu()
         learned, valued = acted & policies_anew, bootstraps & values_anew
-        if learned.any() or valued.any():
-            # Both kinds of positions in one search: those whose policy is learned, and those bootstrapped from.
-            # What one row bootstraps from another one learns, or the same row a few steps on: each is searched once.
-            wanted = np.concatenate([batch["places"][learned.numpy()], batch["bootstrap"][valued.numpy()]])
-            places, index = np.unique(wanted, return_inverse=True)
+        # Both kinds of positions in one search: those whose policy is learned, and those bootstrapped from.
+        # What one row bootstraps from another one learns, or the same row a few steps on: each is searched once.
+        wanted = np.concatenate([batch["places"][learned.numpy()], batch["bootstrap"][valued.numpy()]])
+        places, index = np.unique(wanted, return_inverse=True)
+        ends = batch["bootstrap"][predicted.numpy()]
+        states, end_states = self.states_at(places, ends)
+        if len(ends):
+            value[predicted] = self.values_at(ends, end_states)
+        if len(places):
             of_policies, of_values = np.split(index, [int(learned.sum())])
-            plan = self.search_anew(self.replay.seen_at(places), now)
+            known: dict[str, Any] = {} if states is None else {"latent": states}
+            plan = self.search_anew(self.replay.seen_at(places), now, **known)
             policy = policy.clone()
             policy[learned] = torch.from_numpy(plan.policy[of_policies]).to(self.agent.device)
             if plan.samples is not None:
@@ -52,8 +55,28 @@ class ReanalysingTrainer(PositionTrainer[MuZeroT]):
             value[learned & outright] = found.to(self.agent.device)
         return Targets(policy, value, batch["reward"], samples)
 
-    def search_anew(self, obs: Arrays, now: Now) -> Plan:
-        return self.agent.plan(obs, **search_settings(now) | QUIET, network=self.target)
+    def states_at(self, *places: np.ndarray) -> list[Tensor] | list[None]:
+        """The target network's states of what was seen at places of the replay.
+
+        Frames that several of them name are represented once. For vectors that would save nothing: None for each.
+        """
+        if not self.target.sees_frames:
+            return [None] * len(places)
+        every, index = np.unique(np.concatenate(places), return_inverse=True)
+        with torch.inference_mode():
+            states = self.target.represent(self.agent.inputs(self.replay.seen_at(every)))
+        ends = np.cumsum([len(some) for some in places])[:-1]
+        return [states[some] for some in np.split(index, ends)]
+
+    def values_at(self, places: np.ndarray, states: Tensor | None) -> Tensor:
+        """The target network's values [N] at places of the replay."""
+        with torch.inference_mode():
+            inputs = self.agent.inputs(self.replay.seen_at(places)) if states is None else None
+            return self.target.initial(inputs, states)[1].cpu()
+
+    def search_anew(self, obs: Arrays, now: Now, **known: Any) -> Plan:
+        """Search with the target network; `known` may be the `latent` states of the observations."""
+        return self.agent.plan(obs, **search_settings(now) | QUIET, **known, network=self.target)
 
     def searched_anew(self, batch: PositionBatch, now: Now) -> tuple[Tensor, Tensor, Tensor]:
         """Of which rows [B] of a batch the policies are searched anew, of which the values bootstrapped from, and which

@@ -149,7 +149,8 @@ def gumbel_muzero_search(
     most = min(max_considered_actions, trees.valid.shape[1])
     considered = np.minimum(most, trees.valid.sum(1))
     asked = np.ascontiguousarray(halving_table(most, num_simulations)[considered].T)
-    trees.search(recurrent, advance_gumbel, search_gumbel, asked, noise, *sigma)
+    improved = np.empty(noise.shape[1])
+    trees.search(recurrent, advance_gumbel, search_gumbel, asked, noise, *sigma, improved)
     weights, action = np.empty(noise.shape, np.float32), np.empty(len(noise), np.int64)
     decide_gumbel(trees.nodes, trees.edges, trees.seen, noise, *sigma, weights, action)
     device = root.prior_logits.device
@@ -256,18 +257,25 @@ class _Latents:
         for name, part in self.parts.items():
             if part.ndim == 0 or len(part) != roots:
                 raise ValueError(f"{name} must have {roots} rows, one per root, not {list(part.shape)}")
+        # Frames stay as they lie in memory: to turn them around takes longer than to copy them.
+        self.channels_last = {name for name, part in self.parts.items() if _has_channels_last(part)}
         # The last node's latent is never read.
         self.stored = {
-            name: part.new_empty((num_simulations, *part.shape)) for name, part in self.parts.items()
+            name: part.new_empty((num_simulations, *self._stored(name, part).shape))
+            for name, part in self.parts.items()
         }
         self.flat = {name: part.flatten(0, 1) for name, part in self.stored.items()}
         self.rows = {name: part.unbind() for name, part in self.stored.items()}
         self.write(0, latent)
 
     def read(self, place: torch.Tensor) -> Latent:
-        if self.is_dict:
-            return {name: part.index_select(0, place) for name, part in self.flat.items()}
-        return self.flat["latent"].index_select(0, place)
+        chosen = {name: part.index_select(0, place) for name, part in self.flat.items()}
+        for name in self.channels_last:
+            chosen[name] = chosen[name].permute(0, 3, 1, 2)
+        return chosen if self.is_dict else chosen["latent"]
+
+    def _stored(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        return part.permute(0, 2, 3, 1) if name in self.channels_last else part
 
     def write(self, node: int, latent: Latent) -> None:
         parts = _parts(latent)
@@ -283,7 +291,12 @@ class _Latents:
                 )
             rows = self.rows[name]
             if node < len(rows):
-                rows[node].copy_(part)
+                rows[node].copy_(self._stored(name, part))
+
+
+def _has_channels_last(part: torch.Tensor) -> bool:
+    last = part.ndim == 4 and part.is_contiguous(memory_format=torch.channels_last)
+    return last and not part.is_contiguous()
 
 
 def _parts(latent: Latent) -> dict[str, torch.Tensor]:
