@@ -5,8 +5,8 @@
 
 No game may be lost against random play and minimax of depth 4, and with 400 simulations at least 90 % of moves must
 keep the theoretical value, at least 20 points above the untrained network. `--keep` writes all figures to
-results/connect_four.json under the run's seed, and the policy to the zoo if no kept seed keeps fewer moves;
-`--share` measures so much of it.
+results/connect_four.json under the run's seed, and the policy to the zoo if no kept seed of as long a run keeps fewer
+moves; `--share` measures so much of it.
 """
 
 from __future__ import annotations
@@ -91,11 +91,17 @@ def passed(found: dict[str, Any]) -> bool:
 
 
 def keep(found: dict[str, Any]) -> dict[str, Any]:
-    """Add a run to those that are kept; the one to ship, which keeps the fewest moves with the longest search."""
+    """Add a run to those that are kept; the one to ship: of the longest runs, the weakest with the longest search."""
     runs = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
     runs[str(found["seed"])] = found
     KEPT.write_text(json.dumps(dict(sorted(runs.items())), indent=1) + "\n", "utf-8")
-    worst: dict[str, Any] = min(runs.values(), key=lambda run: run["kept"][str(SIMULATIONS[-1])]["kept"])
+    return shipped(runs)
+
+
+def shipped(runs: dict[str, Any]) -> dict[str, Any]:
+    most = max(run["total_timesteps"] for run in runs.values())
+    longest = [run for run in runs.values() if run["total_timesteps"] == most]
+    worst: dict[str, Any] = min(longest, key=lambda run: run["kept"][str(SIMULATIONS[-1])]["kept"])
     return worst
 
 

@@ -81,6 +81,9 @@ LEFT_OUT: dict[str, str] = {
     "sac/halfcheetah": YOUNGER,
     "sac/hopper": YOUNGER,
     "sac/pendulum": YOUNGER,
+    "scalezero/classic_acrobot": YOUNGER,
+    "scalezero/classic_cartpole": YOUNGER,
+    "scalezero/classic_frozenlake": YOUNGER,
 }
 
 
