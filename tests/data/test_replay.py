@@ -261,7 +261,7 @@ def test_frames_that_do_not_slide_are_refused() -> None:
 
 def test_a_ring_too_small_for_its_lanes_is_refused() -> None:
     """(1 step + 1 frame) · 8 lanes · 2 slots = 32 may be gone, and a ring has four times that."""
-    with pytest.raises(ConfigError, match="buffer_size must be at least 128 here, not 127"):
+    with pytest.raises(ConfigError, match="buffer_size of at least 128, not 127"):
         Replay(127, np.zeros((8, 1), np.float32))
     Replay(128, np.zeros((8, 1), np.float32))
 

@@ -135,7 +135,7 @@ def test_replaced_latents_are_those_drawn_next() -> None:
 
 
 def test_too_small_a_replay_is_refused() -> None:
-    with pytest.raises(ConfigError, match="buffer_size must be at least 20"):
+    with pytest.raises(ConfigError, match="buffer_size of at least 20, not"):
         StreamReplay(19, row(2), length=4, num_classes=4)
     StreamReplay(20, row(2), length=4, num_classes=4)
 

@@ -50,6 +50,11 @@ def test_a_checkpoint_that_a_signal_asked_for_is_no_rung():
     assert 250 not in kept and {100, 800, 900} <= set(kept)
 
 
+def test_the_checkpoint_at_the_end_counts_however_short_the_run():
+    assert [Keep("ladder", every=100).count(steps) for steps in (1, 99, 100, 101, 250)] == [1, 1, 1, 2, 3]
+    assert Keep(3, every=100).count(1) == 1
+
+
 def tree(size: int) -> dict:
     return {"policy": {"weights": torch.zeros(size)}, "progress": {}}
 

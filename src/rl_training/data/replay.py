@@ -60,7 +60,9 @@ class Replay(Stateful, Generic[BatchT]):
         self.margin = (n_step + stack) * self.lanes * (stack + 1)
         if capacity < 4 * self.margin:
             raise ConfigError(
-                f"buffer_size must be at least {4 * self.margin} here, not {capacity}", ("buffer_size",)
+                f"{self.lanes} environments and targets {n_step} steps ahead need a buffer_size of at least "
+                f"{4 * self.margin}, not {capacity}",
+                ("buffer_size",),
             )
         self.head = 0  # the slot that is written next; slots are counted from the start of the run
         self.open = np.zeros(self.lanes, np.int64)  # each lane's newest slot, where its next action belongs

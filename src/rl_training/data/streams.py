@@ -61,7 +61,8 @@ class StreamReplay(Stateful):
         self.span = length + 1
         if self.capacity < 2 * self.span:
             raise ConfigError(
-                f"buffer_size must be at least {2 * self.span * self.lanes} here, not {capacity}",
+                f"{self.lanes} environments and sequences of {length} steps need a buffer_size of at least "
+                f"{2 * self.span * self.lanes}, not {capacity}",
                 ("buffer_size",),
             )
         self.num_classes, self.refresh = num_classes, refresh

@@ -42,7 +42,8 @@ class Keep(NamedTuple):
 
     def count(self, steps: int) -> int:
         """How many there are once a run has taken so many steps."""
-        return len(self.kept(range(self.every, steps + 1, self.every)))
+        last = [] if steps % self.every == 0 else [steps]  # a run ends with a checkpoint
+        return len(self.kept([*range(self.every, steps + 1, self.every), *last]))
 
 
 def _stride(age: int) -> int:
