@@ -189,7 +189,7 @@ def test_torchs_compiler_computes_the_same_updates() -> None:
         (dict(imagination_horizon=0), "at least 1"),
         (dict(entropy_coef=-1.0), "at least 0"),
         (dict(entropy_coef=0.1, ent_coef=0.1), "two spellings"),
-        (dict(buffer_size=20), "buffer_size must be at least"),
+        (dict(buffer_size=20), "need a buffer_size of at least"),
         (dict(clip_coef=0.1), "dreamer has no knob clip_coef"),
         (dict(num_classes=1), "at least 2"),
     ],

@@ -319,7 +319,7 @@ def test_reanalysed_targets_come_from_the_target_network() -> None:
         (dict(num_simulations=0), "at least 1"),
         (dict(root_exploration_fraction=1.5), "at most 1"),
         (dict(reanalyse_ratio=-0.5), "at least 0"),
-        (dict(buffer_size=20), "buffer_size must be at least"),
+        (dict(buffer_size=20), "need a buffer_size of at least"),
         (dict(epsilon=0.1), "muzero has no knob epsilon"),
     ],
 )

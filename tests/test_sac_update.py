@@ -255,7 +255,7 @@ def test_ent_coef_is_learned_fixed_or_scheduled() -> None:
         (dict(normalize_rewards=True), "normalize_rewards must be false"),
         (dict(precision="bf16"), "precision must be fp32"),
         (dict(tau=1.5), "at most 1"),
-        (dict(buffer_size=2), "buffer_size must be at least"),
+        (dict(buffer_size=2), "need a buffer_size of at least"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:

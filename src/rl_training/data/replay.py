@@ -60,7 +60,7 @@ class Replay(Stateful, Generic[BatchT]):
         self.margin = (n_step + stack) * self.lanes * (stack + 1)
         if capacity < 4 * self.margin:
             raise ConfigError(
-                f"{self.lanes} environments and targets {n_step} steps ahead need a buffer_size of at least "
+                f"{self.lanes} environments and targets of {n_step} steps need a buffer_size of at least "
                 f"{4 * self.margin}, not {capacity}",
                 ("buffer_size",),
             )
