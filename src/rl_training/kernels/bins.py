@@ -19,6 +19,7 @@ from rl_training.kernels.functions import FAST
 from rl_training.kernels.supports import exponentials
 
 MAGNITUDE = np.int32(2**31 - 1)  # all bits but the sign
+LEAST_GAP = np.float32(1e-30)  # between two bins
 
 
 def decode_bins(logits: Tensor, bins: Tensor) -> Tensor:
@@ -55,25 +56,32 @@ class _BinsLoss(torch.autograd.Function):
 
 
 @njit(nogil=True, error_model="numpy")
+def around(target, bins):  # type: ignore[no-untyped-def]
+    """The bins below and above a number, and the weight of the one above; NaN has the weight NaN."""
+    below, above = 0, len(bins)
+    while above - below > 1:  # bins[below] ≤ target < bins[above], where there are such
+        middle = (below + above) // 2
+        if bins[middle] <= target:
+            below = middle
+        else:
+            above = middle
+    above = min(above, len(bins) - 1)
+    share = (target - bins[below]) / max(bins[above] - bins[below], LEAST_GAP)
+    share = np.float32(0) if share < 0 else np.float32(1) if share > 1 else share
+    return below, above, share
+
+
+@njit(nogil=True, error_model="numpy")
 def _two_hot(targets, bins):  # type: ignore[no-untyped-def]
     """`two_hot` of targets [T, N]: the bins around them and their weights, [N, 2 T]."""
-    count, last = targets.shape[1], len(bins) - 1
+    count = targets.shape[1]
     places, weights = (
         np.empty((count, 2 * len(targets)), np.int64),
         np.empty((count, 2 * len(targets)), np.float32),
     )
     for k in range(len(targets)):
         for i in range(count):
-            target, below, above = targets[k, i], 0, last + 1
-            while above - below > 1:  # bins[below] ≤ target < bins[above], where there are such
-                middle = (below + above) // 2
-                if bins[middle] <= target:
-                    below = middle
-                else:
-                    above = middle
-            above = min(above, last)
-            share = (target - bins[below]) / max(bins[above] - bins[below], np.float32(1e-30))
-            share = np.float32(0) if share < 0 else np.float32(1) if share > 1 else share  # NaN stays NaN
+            below, above, share = around(targets[k, i], bins)
             places[i, 2 * k], places[i, 2 * k + 1] = below, above
             weights[i, 2 * k], weights[i, 2 * k + 1] = np.float32(1) - share, share
     return places, weights
@@ -87,24 +95,19 @@ def sum_of(row):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(nogil=True)
-def _largest(row):  # type: ignore[no-untyped-def]
-    """The largest of numbers, compared as integers of the same order: of these the compiler makes vectors."""
-    top = np.int32(-(2**31))
+@njit(nogil=True, fastmath=FAST, error_model="numpy")
+def top_of(row):  # type: ignore[no-untyped-def]
+    """The largest, and NaN where a number is none: it would be lost in comparisons.
+
+    Numbers are compared as integers of the same order: of these the compiler makes vectors.
+    """
+    top, nothing = np.int32(-(2**31)), np.float32(0)
     for j in range(len(row)):
+        nothing += np.float32(0) * row[j]
         bits = np.float32(row[j]).view(np.int32)
         rank = np.int32(bits ^ ((bits >> 31) & MAGNITUDE))
         top = rank if rank > top else top
-    return np.int32(top ^ ((top >> 31) & MAGNITUDE)).view(np.float32)
-
-
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
-def top_of(row):  # type: ignore[no-untyped-def]
-    """The largest, and NaN where a number is none: it would be lost in comparisons."""
-    nothing = np.float32(0)
-    for j in range(len(row)):
-        nothing += np.float32(0) * row[j]
-    return _largest(row) + nothing
+    return np.int32(top ^ ((top >> 31) & MAGNITUDE)).view(np.float32) + nothing
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")

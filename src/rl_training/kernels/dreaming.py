@@ -10,26 +10,13 @@ import math
 import numpy as np
 
 from rl_training.compiling import njit
-from rl_training.kernels.bins import MAGNITUDE, sum_of
+from rl_training.kernels.bins import around, sum_of, top_of
 from rl_training.kernels.functions import FAST, tanh
 from rl_training.kernels.fused import HALF, MIX, ONE, ZERO
 from rl_training.kernels.programs import SIZES, line
 from rl_training.kernels.supports import exponentials
 
 HALF_LOG_TWO_PI = np.float32(0.5 * math.log(2 * math.pi))
-LEAST_GAP = np.float32(1e-30)  # between two bins
-
-
-@njit(nogil=True, fastmath=FAST, error_model="numpy")
-def top_of(row):  # type: ignore[no-untyped-def]
-    """The largest, and NaN where a number is none; compared as integers of the same order, in one pass."""
-    top, nothing = np.int32(-(2**31)), ZERO
-    for j in range(len(row)):
-        nothing += ZERO * row[j]
-        bits = np.float32(row[j]).view(np.int32)
-        rank = np.int32(bits ^ ((bits >> 31) & MAGNITUDE))
-        top = rank if rank > top else top
-    return np.int32(top ^ ((top >> 31) & MAGNITUDE)).view(np.float32) + nothing
 
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
@@ -79,17 +66,7 @@ def fit_bins(op, step, rows):  # type: ignore[no-untyped-def]
         for j in range(width):
             slopes[j] *= factor
         for k in range(targets):
-            target = line(op, 2 + k, step, i, 1)[0]
-            below, above = 0, count
-            while above - below > 1:  # bins[below] ≤ target < bins[above], where there are such
-                middle = (below + above) // 2
-                if bins[middle] <= target:
-                    below = middle
-                else:
-                    above = middle
-            above = min(above, count - 1)
-            share = (target - bins[below]) / max(bins[above] - bins[below], LEAST_GAP)
-            share = ZERO if share < ZERO else ONE if share > ONE else share  # NaN stays NaN
+            below, above, share = around(line(op, 2 + k, step, i, 1)[0], bins)
             loss -= (ONE - share) * logits[below] + share * logits[above]
             slopes[below] -= slope * (ONE - share)
             slopes[above] -= slope * share
