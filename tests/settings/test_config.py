@@ -552,7 +552,10 @@ def test_what_is_no_config_at_all_is_named() -> None:
 LATE = [
     ("algo: ppo\nnum_envs: 2\nenv_id: NoSuchEnv-v0\n", "3: env_id 'NoSuchEnv-v0' is not registered"),
     ("algo: ppo\nenv_id: CartPole-v1\nenv_kwargs: {colour: red}\n", "3: env_kwargs {'colour': 'red'}"),
-    ("algo: dqn\nbuffer_size: 9\nnum_envs: 8\nenv_id: CartPole-v1\n", "2: 8 environments and targets of 1 steps need a buffer_size of at least"),
+    (
+        "algo: dqn\nbuffer_size: 9\nnum_envs: 8\nenv_id: CartPole-v1\n",
+        "2: 8 environments and targets of 1 steps need a buffer_size of at least",
+    ),
     ("algo: sac\nseed: 1\nenv_id: CartPole-v1\n", "3: env_id 'CartPole-v1': its action is a Discrete"),
     (
         "algo: scalezero\nenv_ids:\n  - CartPole-v1\n  - NoSuchEnv-v0\n",
