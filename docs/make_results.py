@@ -197,6 +197,7 @@ def games_block() -> str:
     searched = [*next(iter(runs.values()))["kept"]]
     cells = [
         ["moves of both sides, of those that the config asks for", *map(length, runs.values())],
+        ["channels at each square", *(str(run["settings"]["latent_size"]) for run in runs.values())],
         ["CPU-minutes", *(f"{run['cpu_seconds'] / 60:.0f}" for run in runs.values())],
         *(
             [
@@ -230,7 +231,7 @@ def games_block() -> str:
 
 
 def games_card() -> str:
-    """The card of the policy of Connect Four in the zoo: of the longest runs, the seed that keeps the fewest moves."""
+    """The card of the policy of Connect Four in the zoo."""
     run = shipped_game()
     searched, judged = [*run["kept"].items()][-1]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items() if version)
@@ -241,7 +242,7 @@ def games_card() -> str:
     lines = [
         f"# zoo:{GAME}",
         "",
-        "`gumbel_muzero` on `rl_training/ConnectFour-v0`, the weakest seed of the longest runs that were measured.",
+        "`gumbel_muzero` on `rl_training/ConnectFour-v0`, the weakest seed of those measured with the newest settings.",
         "",
         f"- With {searched} simulations {100 * judged['kept']:.1f} % of its moves keep the theoretical value; "
         f"untrained {100 * judged['untrained']:.1f} %",
@@ -260,11 +261,10 @@ def games_card() -> str:
 
 
 def shipped_game() -> dict[str, Any]:
-    def kept(run: dict[str, Any]) -> float:
-        return [*run["kept"].values()][-1]["kept"]
-
-    most = max(run["total_timesteps"] for run in games().values())
-    return min((run for run in games().values() if run["total_timesteps"] == most), key=kept)
+    """The run whose policy is in the zoo."""
+    ours = hashlib.sha256((ROOT / "zoo" / GAME / "weights.safetensors").read_bytes()).hexdigest()
+    found: dict[str, Any] = next(run for run in games().values() if run["weights_sha256"] == ours)
+    return found
 
 
 def draw_games() -> None:

@@ -5,8 +5,8 @@
 
 No game may be lost against random play and minimax of depth 4, and with 400 simulations at least 90 % of moves must
 keep the theoretical value, at least 20 points above the untrained network. `--keep` writes all figures to
-results/connect_four.json under the run's seed, and the policy to the zoo if no kept seed of as long a run keeps fewer
-moves; `--share` measures so much of it.
+results/connect_four.json under the run's seed, and the policy to the zoo if no kept seed of the same settings keeps
+fewer moves; `--share` measures so much of it.
 """
 
 from __future__ import annotations
@@ -90,19 +90,13 @@ def passed(found: dict[str, Any]) -> bool:
     return lost == 0 and best["kept"] >= 0.9 and best["kept"] - best["untrained"] >= 0.2
 
 
-def keep(found: dict[str, Any]) -> dict[str, Any]:
-    """Add a run to those that are kept; the one to ship: of the longest runs, the weakest with the longest search."""
+def keep(found: dict[str, Any]) -> bool:
+    """Add a run to those that are kept; whether it is the weakest of its settings with the longest search."""
     runs = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
     runs[str(found["seed"])] = found
     KEPT.write_text(json.dumps(dict(sorted(runs.items())), indent=1) + "\n", "utf-8")
-    return shipped(runs)
-
-
-def shipped(runs: dict[str, Any]) -> dict[str, Any]:
-    most = max(run["total_timesteps"] for run in runs.values())
-    longest = [run for run in runs.values() if run["total_timesteps"] == most]
-    worst: dict[str, Any] = min(longest, key=lambda run: run["kept"][str(SIMULATIONS[-1])]["kept"])
-    return worst
+    alike = [run for run in runs.values() if run["config_sha256"] == found["config_sha256"]]
+    return found is min(alike, key=lambda run: run["kept"][str(SIMULATIONS[-1])]["kept"])
 
 
 def main(arguments: list[str]) -> int:
@@ -112,7 +106,7 @@ def main(arguments: list[str]) -> int:
     for run in runs:
         found = measure(run, share)
         print(json.dumps(found, indent=1), flush=True)
-        if "--keep" in arguments and keep(found) is found:
+        if "--keep" in arguments and keep(found):
             ship(run)
         failed += not found["passed"]
     return failed
