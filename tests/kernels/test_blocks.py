@@ -21,7 +21,7 @@ def run(states, weight, bias, table, index, activation):  # type: ignore[no-unty
     return rows
 
 
-@pytest.mark.parametrize("count", [1, 7, 8, 9, LANES])
+@pytest.mark.parametrize("count", [1, 7, 8, LANES // 2 + 1, 16, LANES])
 def test_a_layer_is_torchs_layer(count: int) -> None:
     """For any number of states and for widths that are no multiple of anything."""
     chance = torch.Generator().manual_seed(count)
@@ -79,7 +79,7 @@ def test_states_become_a_block_and_rows_again(seed: int) -> None:
     assert (untouched[:, features] == 7.0).all()
 
 
-@pytest.mark.parametrize("count", [3, 8, LANES])
+@pytest.mark.parametrize("count", [3, 8, 16, LANES])
 @pytest.mark.parametrize("size", [1, 3, 300])
 def test_supports_are_decoded_as_by_a_softmax(size: int, count: int) -> None:
     atoms = torch.arange(-size, size + 1.0, dtype=torch.float64)

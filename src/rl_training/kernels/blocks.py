@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from numba.core.typing import Context
     from numba.core.typing.templates import Signature
 
-LANES = 16
+# States in a block, and rows of a product that are computed at once: their sums fill half of the registers of AVX-512,
+# where each number of W, once loaded, is used for two vectors, or of those that other processors have.
+LANES, TILE = (32, 8) if binding.get_host_cpu_features().get("avx512f") else (16, 4)
+WIDTHS = (LANES, 16, 8)  # lanes that are computed: with few states in a block the others are left out
 ROWS = 64  # of a support that are summed up at once
+CHAINS = 4  # of comparisons, which do not wait for each other
 TANH, RELU = 1, 2  # as in `acting.ACTIVATIONS`
 LINEAR = np.int64(0)  # none of them; for a literal numba would compile another product
-TILE = 8  # rows of a product at once
 SIDE = 8  # of the squares that are transposed in registers: states and features
-FEW = 8  # with no more states than this in a block, half of its lanes are left out
 NUMBER, INDEX, BITS = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 
 
@@ -111,10 +113,16 @@ class _Writer:
 
     def spread(self, number: ir.Value) -> _Lanes:
         """One number in all lanes."""
-        nothing, places = ir.Constant(self.vector, ir.Undefined), ir.VectorType(BITS, self.lanes)
-        first = self.builder.insert_element(nothing, number, BITS(0))
-        same = self.builder.shuffle_vector(first, nothing, ir.Constant(places, [0] * self.lanes))
-        return _Lanes(self.builder, same)
+        return _Lanes(self.builder, spread(self.builder, number, self.vector))
+
+    def in_steps(self, rows: ir.Value, sizes: Sequence[int], write: Callable[[int, ir.Value], None]) -> None:
+        """write(size, first) for all rows: of the first size while there are as many, then of the next; powers of 2."""
+        begin: ir.Value = INDEX(0)
+        for size in sizes:
+            end = self.builder.and_(rows, INDEX(-size))
+            with cgutils.for_range_slice(self.builder, begin, end, INDEX(size)) as (first, _):
+                write(size, first)
+            begin = end
 
     def variable(self, start: _Lanes) -> ir.Value:
         place = cgutils.alloca_once(self.builder, self.vector)
@@ -126,6 +134,13 @@ class _Writer:
 
     def set(self, place: ir.Value, lanes: _Lanes) -> None:
         self.builder.store(lanes.value, place)
+
+
+def spread(builder: ir.IRBuilder, number: ir.Value, vector: ir.VectorType) -> ir.Value:
+    """A vector of one number."""
+    nothing, places = ir.Constant(vector, ir.Undefined), ir.VectorType(BITS, vector.count)
+    first = builder.insert_element(nothing, number, BITS(0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(places, [0] * vector.count))
 
 
 def _compiled(write: Callable[..., None], lanes: int, arrays: int) -> Any:
@@ -144,52 +159,47 @@ def _compiled(write: Callable[..., None], lanes: int, arrays: int) -> Any:
     return emit
 
 
-def _tile(rows: int, lanes: int) -> Any:
-    """Some rows of max(W X + b, floor), all sums in registers."""
+def _product(lanes: int) -> Any:
+    """max(W X + b, floor) for the first `lanes` of a block, some rows at a time: all their sums are in registers."""
 
     def write(
-        writer: _Writer,
-        weight: _Array,
-        bias: _Array,
-        block: _Array,
-        out: _Array,
-        first: ir.Value,
-        floor: ir.Value,
+        writer: _Writer, weight: _Array, bias: _Array, block: _Array, out: _Array, floor: ir.Value
     ) -> None:
         builder = writer.builder
-        count = cgutils.unpack_tuple(builder, weight.shape)[1]
-        numbers = [builder.add(first, INDEX(r)) for r in range(rows)]
-        begins = [builder.mul(number, count) for number in numbers]
-        sums = [
-            writer.variable(writer.spread(builder.load(builder.gep(bias.data, [number]))))
-            for number in numbers
-        ]
-        with cgutils.for_range(builder, count) as loop:
-            x = writer.load(block, loop.index)
-            for begin, total in zip(begins, sums, strict=True):
-                w = builder.load(builder.gep(weight.data, [builder.add(begin, loop.index)]))
-                writer.set(total, writer.get(total) + writer.spread(w) * x)
-        for number, total in zip(numbers, sums, strict=True):
-            writer.store(writer.get(total).at_least(writer.spread(floor)), out, number)
+        rows, count = cgutils.unpack_tuple(builder, weight.shape)
+
+        def tile(size: int, first: ir.Value) -> None:
+            numbers = [builder.add(first, INDEX(r)) for r in range(size)]
+            begins = [builder.mul(number, count) for number in numbers]
+            sums = [
+                writer.variable(writer.spread(builder.load(builder.gep(bias.data, [number]))))
+                for number in numbers
+            ]
+            with cgutils.for_range(builder, count) as loop:
+                x = writer.load(block, loop.index)
+                for begin, total in zip(begins, sums, strict=True):
+                    w = builder.load(builder.gep(weight.data, [builder.add(begin, loop.index)]))
+                    writer.set(total, writer.get(total) + writer.spread(w) * x)
+            for number, total in zip(numbers, sums, strict=True):
+                writer.store(writer.get(total).at_least(writer.spread(floor)), out, number)
+
+        writer.in_steps(rows, (TILE, 1), tile)
 
     @intrinsic
-    def tile(
+    def product(
         typing: Context,
         weight: types.Array,
         bias: types.Array,
         block: types.Array,
         out: types.Array,
-        first: types.Type,
         floor: types.Type,
     ) -> Any:
-        return types.void(weight, bias, block, out, types.int64, types.float32), _compiled(write, lanes, 4)
+        return types.void(weight, bias, block, out, types.float32), _compiled(write, lanes, 4)
 
-    return tile
+    return product
 
 
-# As many sums at once as hide the time that an addition takes.
-_some_rows, _row = _tile(TILE, LANES), _tile(1, LANES)
-_some_half_rows, _half_row = _tile(TILE, FEW), _tile(1, FEW)
+_wide_product, _half_product, _narrow_product = (_product(lanes) for lanes in WIDTHS)
 
 
 @njit(nogil=True, fastmath=FAST)
@@ -215,17 +225,12 @@ def dense(block, weight, bias, states, activation):  # type: ignore[no-untyped-d
     """
     out = np.empty((len(weight), LANES), np.float32)
     floor = np.float32(0.0) if activation == RELU else np.float32(-np.inf)
-    tiled = len(weight) - len(weight) % TILE
-    if states > FEW:
-        for j in range(0, tiled, TILE):
-            _some_rows(weight, bias, block, out, j, floor)
-        for j in range(tiled, len(weight)):
-            _row(weight, bias, block, out, j, floor)
+    if states > WIDTHS[1]:
+        _wide_product(weight, bias, block, out, floor)
+    elif states > WIDTHS[2]:
+        _half_product(weight, bias, block, out, floor)
     else:
-        for j in range(0, tiled, TILE):
-            _some_half_rows(weight, bias, block, out, j, floor)
-        for j in range(tiled, len(weight)):
-            _half_row(weight, bias, block, out, j, floor)
+        _narrow_product(weight, bias, block, out, floor)
     if activation == TANH:
         activate(out, activation)
     return out
@@ -397,68 +402,74 @@ def add_actions(block, table, action):  # type: ignore[no-untyped-def]
                     block[j, i] += action[i, d] * table[d, j]
 
 
-def _highest(lanes: int) -> Any:
-    """The largest of each column of a block."""
+def _shares(lanes: int) -> Any:
+    """Σ eˣ and Σ (i - S) eˣ over the rows i of logits [2S + 1, LANES], x being the logits less the largest of a state.
 
-    def write(writer: _Writer, block: _Array, out: _Array) -> None:
-        top = writer.variable(writer.load(block, INDEX(0)))
-        with cgutils.for_range(writer.builder, cgutils.unpack_tuple(writer.builder, block.shape)[0]) as loop:
-            writer.set(top, writer.load(block, loop.index).at_least(writer.get(top)))
-        writer.store(writer.get(top), out, INDEX(0))
+    Some rows are summed up in float32 and these sums in float64: rounding does not add up over hundreds of atoms.
+    """
+
+    def write(writer: _Writer, logits: _Array, out: _Array) -> None:
+        builder, double = writer.builder, ir.VectorType(ir.DoubleType(), lanes)
+        rows, _ = cgutils.unpack_tuple(builder, logits.shape)
+        tops = [writer.variable(writer.load(logits, INDEX(0))) for _ in range(CHAINS)]
+
+        def take(size: int, first: ir.Value) -> None:
+            for step, top in enumerate(tops[:size]):
+                row = writer.load(logits, builder.add(first, INDEX(step)))
+                writer.set(top, row.at_least(writer.get(top)))
+
+        writer.in_steps(rows, (CHAINS, 1), take)
+        highest = writer.get(tops[0])
+        for top in tops[1:]:
+            highest = highest.at_least(writer.get(top))
+        zero = writer.spread(NUMBER(0.0))
+        total, weighted, row = (cgutils.alloca_once(builder, writer.vector) for _ in range(3))
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(double, [0.0] * lanes)) for _ in range(2)]
+
+        def add(place: ir.Value, more: ir.Value) -> None:
+            builder.store(builder.fadd(builder.load(place), more), place)
+
+        with cgutils.for_range_slice(builder, INDEX(0), rows, INDEX(ROWS)) as (first, _):
+            end = builder.add(first, INDEX(ROWS))
+            end = builder.select(builder.icmp_signed("<", end, rows), end, rows)
+            for place in (total, weighted, row):
+                writer.set(place, zero)
+            with cgutils.for_range_slice(builder, first, end, INDEX(1)) as (index, _):
+                share = ((writer.load(logits, index) - highest) * LOG2_E).exp2()
+                writer.set(total, writer.get(total) + share)
+                writer.set(weighted, writer.get(weighted) + share * writer.get(row))
+                writer.set(row, writer.get(row) + 1.0)  # cheaper than converting the index
+            part, moment = (builder.fpext(writer.get(place).value, double) for place in (total, weighted))
+            # Rows were counted from the first of these; the middle one of all is 0.
+            distance = builder.sitofp(builder.sub(first, builder.lshr(rows, INDEX(1))), ir.DoubleType())
+            add(sums[0], part)
+            add(sums[1], builder.fadd(moment, builder.fmul(spread(builder, distance, double), part)))
+        for number, place in enumerate(sums):
+            start = builder.gep(out.data, [INDEX(number * LANES)])
+            builder.store(builder.load(place), builder.bitcast(start, double.as_pointer()), align=8)
 
     @intrinsic
-    def highest(typing: Context, block: types.Array, out: types.Array) -> Any:
-        return types.void(block, out), _compiled(write, lanes, 2)
+    def shares(typing: Context, logits: types.Array, out: types.Array) -> Any:
+        return types.void(logits, out), _compiled(write, lanes, 2)
 
-    return highest
-
-
-def _exponentials(lanes: int) -> Any:
-    """Σ eˣ and Σ i eˣ over the rows i of logits [n, LANES], x being the logits less `tops` [1, LANES]."""
-
-    def write(writer: _Writer, logits: _Array, tops: _Array, out: _Array) -> None:
-        builder = writer.builder
-        top, zero = writer.load(tops, INDEX(0)), writer.spread(NUMBER(0.0))
-        total, weighted, row = writer.variable(zero), writer.variable(zero), writer.variable(zero)
-        with cgutils.for_range(builder, cgutils.unpack_tuple(builder, logits.shape)[0]) as loop:
-            share = ((writer.load(logits, loop.index) - top) * LOG2_E).exp2()
-            writer.set(total, writer.get(total) + share)
-            writer.set(weighted, writer.get(weighted) + share * writer.get(row))
-            writer.set(row, writer.get(row) + 1.0)  # cheaper than converting the index
-        writer.store(writer.get(total), out, INDEX(0))
-        writer.store(writer.get(weighted), out, INDEX(1))
-
-    @intrinsic
-    def exponentials(typing: Context, logits: types.Array, tops: types.Array, out: types.Array) -> Any:
-        return types.void(logits, tops, out), _compiled(write, lanes, 3)
-
-    return exponentials
+    return shares
 
 
-_top, _half_top = _highest(LANES), _highest(FEW)
-_sums, _half_sums = _exponentials(LANES), _exponentials(FEW)
+_wide_shares, _half_shares, _narrow_shares = (_shares(lanes) for lanes in WIDTHS)
 
 
 @njit(nogil=True, error_model="numpy")
 def decode_block(logits, out):  # type: ignore[no-untyped-def]
     """h⁻¹(Σᵢ pᵢ i) of logits [2S + 1, LANES] over -S … S: the scalars of the first states, as many as `out` has."""
-    tops, part = np.empty((1, LANES), np.float32), np.empty((2, LANES), np.float32)
-    total, weighted = np.zeros(LANES), np.zeros(LANES)
-    if len(out) > FEW:
-        _top(logits, tops)
+    sums = np.empty((2, LANES))
+    if len(out) > WIDTHS[1]:
+        _wide_shares(logits, sums)
+    elif len(out) > WIDTHS[2]:
+        _half_shares(logits, sums)
     else:
-        _half_top(logits, tops)
-    # A few rows in float32 and these sums in float64: rounding does not add up over hundreds of atoms.
-    for start in range(0, len(logits), ROWS):
-        if len(out) > FEW:
-            _sums(logits[start : start + ROWS], tops, part)
-        else:
-            _half_sums(logits[start : start + ROWS], tops, part)
-        for i in range(len(out)):
-            total[i] += part[0, i]
-            weighted[i] += part[1, i] + (start - len(logits) // 2) * np.float64(part[0, i])
+        _narrow_shares(logits, sums)
     for i in range(len(out)):
-        out[i] = expand_scalar(weighted[i] / total[i])
+        out[i] = expand_scalar(sums[1, i] / sums[0, i])
 
 
 @njit(nogil=True, error_model="numpy")
