@@ -85,12 +85,14 @@ def test_an_outcome_says_how_it_was_computed_and_is_kept_with_that(tmp_path, mon
     assert here["results"] == {"shared": SHARED_REVISION, "ppo": PPOTrainer.revision}
 
 
-def connect_four_run(lost: int = 0, kept: float = 0.93, untrained: float = 0.6) -> dict[str, object]:
+def connect_four_run(
+    lost: int = 0, kept: float = 0.93, untrained: float = 0.6, settings: str = "these"
+) -> dict[str, object]:
     games = {f"{outcome}_as_{side}": 0 for outcome in ("won", "lost") for side in ("first", "second")}
     judged = {"positions": 1000, "kept": kept, "untrained": untrained}
     return {
         "seed": 11,
-        "total_timesteps": 600_000,
+        "config_sha256": settings,
         "random": games,
         "minimax:4": games | {"lost_as_second": lost},
         "kept": {"400": judged},
@@ -104,7 +106,14 @@ def test_connect_four_is_mastered_without_a_lost_game_and_with_moves_that_keep_i
     for wrong in (dict(lost=1), dict(kept=0.89), dict(untrained=0.74)):
         assert not connect_four.passed(connect_four_run(**wrong)), wrong
     monkeypatch.setattr(connect_four, "KEPT", tmp_path / "connect_four.json")
-    for seed, kept, moves in ((12, 0.92, 600_000), (11, 0.95, 600_000), (13, 0.91, 240_000)):
-        worst = connect_four.keep(connect_four_run(kept=kept) | {"seed": seed, "total_timesteps": moves})
-    assert worst["seed"] == 12, "the one to ship keeps the fewest moves of the longest runs"
-    assert list(json.loads((tmp_path / "connect_four.json").read_text("utf-8"))) == ["11", "12", "13"]
+    shipped = {}
+    for seed, kept, settings in (
+        (13, 0.91, "others"),
+        (12, 0.92, "these"),
+        (11, 0.95, "these"),
+        (14, 0.9, "these"),
+    ):
+        shipped[seed] = connect_four.keep(connect_four_run(kept=kept, settings=settings) | {"seed": seed})
+    # A policy is shipped that keeps fewer moves than all others of the same settings.
+    assert shipped == {13: True, 12: True, 11: False, 14: True}
+    assert list(json.loads((tmp_path / "connect_four.json").read_text("utf-8"))) == ["11", "12", "13", "14"]
