@@ -57,6 +57,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(autouse=True)
+def generators_begin_alike() -> None:
+    """What a test draws does not depend on the tests that ran before it."""
+    from rl_training.state.seeding import seed_everything
+
+    seed_everything(1)
+
+
+@pytest.fixture(autouse=True)
 def nothing_stays_registered() -> Iterator[None]:
     """A file that a test imports may register an algorithm; pages and later tests are about the shipped ones."""
     from rl_training import registry
