@@ -76,6 +76,10 @@ TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
     "muzero": ("muzero-cartpole", PLANS),
     "muzero, pictures": ("muzero-cartpole", PLANS | dict(env_id="probe/Bright-v0")),
     "efficientzero": ("efficientzero-cartpole", PLANS | dict(prefix_horizon=2)),
+    "efficientzero, pictures": (  # in channels that compiled functions take
+        "efficientzero-cartpole",
+        PLANS | dict(env_id="probe/Bright-v0", prefix_horizon=2, latent_size=16, prefix_size=8),
+    ),
     "scalezero": ("scalezero-classic", PLANS | dict(replay_ratio=0.04)),
     "scalezero, pictures": (  # which share an encoder
         "scalezero-classic",
@@ -276,7 +280,9 @@ def leaves(phase: Phase) -> list[nn.Module]:
     return [part for parts in by_kind.values() for part in {id(p): p for p in (parts[0], parts[-1])}.values()]
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo, nature", "sac", "dqn", "efficientzero"])
+@pytest.mark.parametrize(
+    "name", ["ppo", "ppo, nature", "sac", "dqn", "efficientzero", "efficientzero, pictures"]
+)
 def test_a_hook_of_any_layer_is_called(name: str) -> None:
     phase = Phase(name)
     for part in leaves(phase):

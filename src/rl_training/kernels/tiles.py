@@ -1,8 +1,9 @@
 """Matrix products in tiles whose sums stay in the processor's registers: what fast convolutions are made of.
 
 A compiler keeps a sum in memory if it lies in an array, and then every multiplication waits for a load and a store.
-Here the sums are values of the compiler's own, a few vectors of eight numbers, so that a multiplication and an
-addition of all eight is one instruction, and two of them are done at once.
+Here the sums are values of the compiler's own, a few vectors, so that a multiplication and an addition of all numbers
+of a vector is one instruction, and two of them are done at once. A vector has sixteen numbers with AVX-512 and eight
+elsewhere; each sum is one chain of additions either way, so the numbers are the same.
 
 numba keeps what it compiled until the file of the compiled function changes: a change here asks for one there.
 """
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from numba.core.typing import Context
     from numba.core.typing.templates import Signature
 
-LANES = 8
-COLUMNS = 2 * LANES  # of a tile
-ROWS = 6  # at most: twelve vectors of sums, two of the right factor and two spare ones fill sixteen registers
+COLUMNS = 16  # of a tile
+# Rows of a tile, at most: six of two vectors are twelve of sixteen registers, and twelve of one leave enough of 32.
+# Tiles of twice the columns have fewer rows: more additions for each number that is loaded.
+LANES, ROWS, WIDE_ROWS = (16, 12, 8) if binding.get_host_cpu_features().get("avx512f") else (8, 6, 3)
 NUMBER_BYTES, INDEX_BYTES = 4, 8
 NUMBER, INDEX, LANE = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 VECTOR = ir.VectorType(NUMBER, LANES)
@@ -38,16 +40,16 @@ def has_fused_multiplication() -> bool:
     return platform.machine() in ("aarch64", "arm64") or bool(binding.get_host_cpu_features().get("fma"))
 
 
-def strips(rows: int) -> tuple[int, int, int]:
+def strips(rows: int, most: int = ROWS) -> tuple[int, int, int]:
     """`rows` in as few strips as there can be, all of `height` but for some that are one higher.
 
     → how many strips, how many of them are higher, and `height`.
     """
-    count = -(-rows // ROWS)
+    count = -(-rows // most)
     return count, rows % count, rows // count
 
 
-def _products(adds: bool) -> Any:
+def _products(adds: bool, columns: int = COLUMNS, most: int = ROWS) -> Any:
     @intrinsic(prefer_literal=True)
     def products(
         typing: Context,
@@ -58,7 +60,7 @@ def _products(adds: bool) -> Any:
         left: types.UniTuple,
         right: types.UniTuple,
     ) -> Any:
-        count, higher, height = strips(rows.literal_value)
+        count, higher, height = strips(rows.literal_value, most)
 
         def generate(
             context: BaseContext, build: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
@@ -69,7 +71,7 @@ def _products(adds: bool) -> Any:
             for some, size in ((higher, height + 1), (count - higher, height)):
                 with cgutils.for_range(build, INDEX(some)) as strip:
                     first = build.add(INDEX(done), build.mul(strip.index, INDEX(size)))
-                    _tile(build, adds, size, depth.literal_value, times, first, *addresses)
+                    _tile(build, adds, columns, size, depth.literal_value, times, first, *addresses)
                 done += some * size
             return context.get_dummy_value()
 
@@ -82,6 +84,7 @@ def _products(adds: bool) -> Any:
 def _tile(
     build: ir.IRBuilder,
     adds: bool,
+    columns: int,
     height: int,
     depth: int,
     times: ir.Value,
@@ -103,7 +106,7 @@ def _tile(
         return build.add(start, build.load(build.inttoptr(place, INDEX.as_pointer())))
 
     def vectors(address: ir.Value) -> list[ir.Value]:
-        places = (build.add(address, INDEX(NUMBER_BYTES * lane)) for lane in range(0, COLUMNS, LANES))
+        places = (build.add(address, INDEX(NUMBER_BYTES * lane)) for lane in range(0, columns, LANES))
         return [build.inttoptr(place, VECTOR.as_pointer()) for place in places]
 
     def in_all_lanes(address: ir.Value) -> ir.Value:
@@ -111,6 +114,7 @@ def _tile(
         one = build.insert_element(ir.Constant(VECTOR, ir.Undefined), number, LANE(0))
         return build.shuffle_vector(one, one, ir.Constant(ir.VectorType(LANE, LANES), [0] * LANES))
 
+    each = columns // LANES  # vectors of a row
     cells = [cell for m in range(height) for cell in vectors(row(out[0], out[1], m))]
     lines = [row(left[0], left[1], m) for m in range(height)]
     # LLVM turns these places, whose addresses are never taken, into registers.
@@ -121,11 +125,11 @@ def _tile(
         shift = build.mul(loop.index, left[3])
         start = build.add(right[0], build.mul(loop.index, right[2]))
         for k in range(depth):
-            columns = [build.load(part, align=NUMBER_BYTES) for part in vectors(after(start, right[1], k))]
+            factors = [build.load(part, align=NUMBER_BYTES) for part in vectors(after(start, right[1], k))]
             for m in range(height):
                 number = in_all_lanes(after(build.add(lines[m], shift), left[2], k))
-                for column, place in zip(columns, sums[2 * m : 2 * m + 2], strict=True):
-                    build.store(build.call(fma, [number, column, build.load(place)]), place)
+                for factor, place in zip(factors, sums[each * m : each * (m + 1)], strict=True):
+                    build.store(build.call(fma, [number, factor, build.load(place)]), place)
     for cell, place in zip(cells, sums, strict=True):
         build.store(build.load(place), cell, align=NUMBER_BYTES)
 
@@ -140,3 +144,7 @@ add_products(rows, depth, repeats, out, left, right) with m < rows and k < depth
 
 put_products: Any = _products(adds=False)
 """The same products as out[m, :] = …, whatever was there."""
+
+add_wide_products: Any = _products(True, 2 * COLUMNS, WIDE_ROWS)
+put_wide_products: Any = _products(False, 2 * COLUMNS, WIDE_ROWS)
+"""Both for 32 columns."""

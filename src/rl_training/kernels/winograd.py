@@ -37,9 +37,11 @@ from rl_training.kernels.tiles import (
     NUMBER_BYTES,
     ROWS,
     VECTOR,
+    WIDE_ROWS,
     add_products,
     has_fused_multiplication,
     put_products,
+    put_wide_products,
 )
 
 if TYPE_CHECKING:
@@ -55,10 +57,11 @@ TO_FILTER = ((HALF, 0, 0), (-HALF,) * 3, (-SIXTH, SIXTH, -SIXTH), (SIXTH, THIRD,
 TO_SEEN = ((2, -1, -2, 1, 0), (0, -2, -1, 1, 0), (0, 2, -3, 1, 0), (0, -1, 0, 1, 0), (0, 2, -1, -2, 1))  # Bᵀ
 FILTERS = np.array(TO_FILTER, np.float32)
 
+BYTE = ir.IntType(8)
 VECTOR_BYTES, TILE_BYTES = NUMBER_BYTES * LANES, NUMBER_BYTES * COLUMNS
 FEW = 4  # channels of an entry's frames are a multiple of it
 SHORT = TILE * FEW  # products that are written out there
-GROUP = 66  # tiles at once, at most
+GROUP = 48  # tiles at once, at most: a multiple of all `ROWS`
 BLOCK = 98  # tiles, at most, of frames that go through all layers together: they stay in the second cache
 FEWEST = 8  # frames that are worth a thread
 NOTHING, INPUT, BEFORE = range(3)  # what is added to a convolution: its own input, or that of the one before
@@ -98,20 +101,48 @@ def _through(
     frames: np.ndarray, entry: Layer | None, layers: Sequence[Layer], added: Sequence[int], rectified: bool
 ) -> Tensor:
     """Frames [N, H, W, C] in the order of memory → [N, C, H, W]."""
-    count, height, width, channels = frames.shape
-    first = np.empty((0, 0, 0, 0), np.float32), np.empty(0, np.float32)
-    if entry is not None:
-        first = _filters(entry[0]), entry[1].detach().numpy()
-        height, width, channels = -(-height // 2), -(-width // 2), first[0].shape[3]
-    out = torch.empty((count, channels, height, width), memory_format=torch.channels_last)
-    factors = np.empty((len(layers), PRODUCTS, channels, channels), np.float32)
-    biases = np.empty((len(layers), count, channels), np.float32)
-    for index, (weight, bias) in enumerate(layers):
-        _put_factors(_filters(weight), factors[index])
-        biases[index] = bias.detach().numpy()
-    arrays = (frames, *first, factors, biases, np.array(added, np.int64), _rows(out))
-    in_shares(count, FEWEST, _share, arrays, rectified)
+    row = InARow(layers, added, entry, rectified)
+    out = torch.empty(row.shape_of(frames), memory_format=torch.channels_last)
+    row.run(frames, _rows(out))
     return out
+
+
+class InARow:
+    """Layers in a row, as `convolve_in_a_row` has them, whose filters are factors: for several calls."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        added: Sequence[int],
+        entry: Layer | None = None,
+        rectified: bool = True,
+    ) -> None:
+        self.first = np.empty((0, 0, 0, 0), np.float32), np.empty(0, np.float32)
+        if entry is not None:
+            self.first = _filters(entry[0]), entry[1].detach().numpy()
+        channels = len(layers[0][0]) if layers else 0
+        self.factors = np.empty((len(layers), PRODUCTS, channels, channels), np.float32)
+        for (weight, _), factors in zip(layers, self.factors, strict=True):
+            _put_factors(_filters(weight), factors)
+        self.biases = [bias.detach().numpy() for _, bias in layers]
+        self.added, self.rectified = np.array(added, np.int64), rectified
+
+    def shape_of(self, frames: np.ndarray) -> tuple[int, int, int, int]:
+        """[N, C, H, W] of what it makes of frames [N, H, W, C]."""
+        count, height, width, channels = frames.shape
+        if self.first[0].size:
+            height, width, channels = -(-height // 2), -(-width // 2), self.first[0].shape[3]
+        return count, channels, height, width
+
+    def run(self, frames: np.ndarray, out: np.ndarray, moved: np.ndarray | None = None) -> None:
+        """Frames [N, H, W, C] in the order of memory → out; `moved` are other biases of the first layer."""
+        biases = np.empty((len(self.biases), len(frames), out.shape[3]), np.float32)
+        for to, bias in zip(biases, self.biases, strict=True):
+            to[...] = bias
+        if moved is not None:
+            biases[0] = moved
+        arrays = (frames, *self.first, self.factors, biases, self.added, out)
+        in_shares(len(frames), FEWEST, _share, arrays, self.rectified)
 
 
 def _filters(weight: Tensor) -> np.ndarray:
@@ -216,7 +247,7 @@ def _put(build: ir.IRBuilder, vector: ir.Value, address: ir.Value) -> None:
 
 @intrinsic
 def put_seen(typing: Context, places: types.UniTuple) -> Any:
-    """Bᵀ d B of 8 channels: from 5 lines and pixels of a frame into 25 places."""
+    """Bᵀ d B of a vector of channels: from 5 lines and pixels of a frame into 25 places."""
 
     def generate(
         context: BaseContext, build: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
@@ -235,7 +266,7 @@ def put_seen(typing: Context, places: types.UniTuple) -> Any:
 
 @intrinsic(prefer_literal=True)
 def put_tile(typing: Context, adds: types.IntegerLiteral, places: types.UniTuple) -> Any:
-    """max(least, Aᵀ m A + bias) of 8 channels, from 25 places into 3 lines and pixels; `adds` another frame."""
+    """max(least, Aᵀ m A + bias) of a vector of channels, from 25 places into 3 × 3 pixels; `adds` another frame."""
 
     def generate(
         context: BaseContext, build: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
@@ -279,27 +310,54 @@ def _put_factors(weight, factors):  # type: ignore[no-untyped-def]
                                 factors[SEEN * a + b, c, p] += factor * weight[i, j, c, p]
 
 
+@intrinsic
+def _put_bytes(typing: Context, to: types.Integer, start: types.Integer, count: types.Integer) -> Any:
+    """Bytes from one address to another."""
+
+    def generate(
+        context: BaseContext, build: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
+    ) -> ir.Value:
+        places = (build.inttoptr(value, BYTE.as_pointer()) for value in values[:2])
+        cgutils.raw_memcpy(build, *places, values[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), generate
+
+
+put_bytes: Any = _put_bytes
+
+
+@njit(nogil=True)
+def _clear(numbers):  # type: ignore[no-untyped-def]
+    for x in range(numbers.shape[0]):
+        for c in range(numbers.shape[1]):
+            numbers[x, c] = 0
+
+
 @njit(nogil=True)
 def _clear_rims(padded, height, width):  # type: ignore[no-untyped-def]
     """Zeros around the places of frames of H × W."""
-    count, tall, broad, channels = padded.shape
-    for n in range(count):
-        for y in range(tall):
-            inside = 0 < y <= height
-            for x in range(broad):
-                if not (inside and 0 < x <= width):
-                    for c in range(channels):
-                        padded[n, y, x, c] = 0
+    for n in range(padded.shape[0]):
+        for y in range(padded.shape[1]):
+            if 0 < y <= height:
+                _clear(padded[n, y, :1])
+                _clear(padded[n, y, width + 1 :])
+            else:
+                _clear(padded[n, y])
 
 
 @njit(nogil=True)
 def _copy(frames, to):  # type: ignore[no-untyped-def]
-    """Frames [n, H, W, C] into as many of the same shape."""
-    for n in range(len(frames)):
+    """Frames [n, H, W, C] into as many of the same shape; the pixels of a line lie side by side in both."""
+    line = frames.shape[2] * frames.shape[3] * NUMBER_BYTES
+    start, start_to = _start(frames), _start(to)
+    for n in range(frames.shape[0]):
         for y in range(frames.shape[1]):
-            for x in range(frames.shape[2]):
-                for c in range(frames.shape[3]):
-                    to[n, y, x, c] = frames[n, y, x, c]
+            place, place_to = (
+                n * frames.strides[0] + y * frames.strides[1],
+                n * to.strides[0] + y * to.strides[1],
+            )
+            put_bytes(start_to + place_to, start + place, line)
 
 
 @njit(nogil=True)
@@ -360,7 +418,7 @@ def _convolve_block(factors, biases, padded, more, adds, out, rooms, table):  # 
     frame, line, pixel, _ = padded.strides
     step, channels = seen.strides[0], padded.shape[3]
     across, tiles = (out.shape[2] - 2) // TILE, (out.shape[1] - 2) * (out.shape[2] - 2) // TILE**2
-    total = len(biases) * tiles
+    wide, total = pixel % (2 * TILE_BYTES) == 0, len(biases) * tiles
     groups = -(-total // GROUP)
     size = -(-total // groups)
     from_frames, from_factors, from_biases = _start(padded), _start(factors), _start(biases)
@@ -375,14 +433,21 @@ def _convolve_block(factors, biases, padded, more, adds, out, rooms, table):  # 
             for c in range(0, pixel, VECTOR_BYTES):
                 _put_seen((corner + c, line, pixel, place + c, step))
         for k in range(PRODUCTS):
-            for t in range(0, some, ROWS):
+            factor, turns = from_factors + k * channels * pixel, channels // COLUMNS
+            for t in range(0, some, WIDE_ROWS) if wide else range(0):
+                place = k * step + t * pixel
+                left = (from_seen + place, offsets, NUMBER_BYTES, TILE_BYTES)
+                for p in range(0, pixel, 2 * TILE_BYTES):
+                    right = (factor + p, pixel, COLUMNS * pixel)
+                    put_wide_products(
+                        WIDE_ROWS, COLUMNS, turns, (from_made + place + p, offsets), left, right
+                    )
+            for t in range(0) if wide else range(0, some, ROWS):
                 place = k * step + t * pixel
                 left = (from_seen + place, offsets, NUMBER_BYTES, TILE_BYTES)
                 for p in range(0, pixel, TILE_BYTES):
-                    right = (from_factors + k * channels * pixel + p, pixel, COLUMNS * pixel)
-                    put_products(
-                        ROWS, COLUMNS, channels // COLUMNS, (from_made + place + p, offsets), left, right
-                    )
+                    right = (factor + p, pixel, COLUMNS * pixel)
+                    put_products(ROWS, COLUMNS, turns, (from_made + place + p, offsets), left, right)
         for t in range(some):
             n, q = divmod(begin + t, tiles)
             y, x = divmod(q, across)

@@ -9,6 +9,7 @@ to say than a reward: a model that sees a reward come need not know in which ste
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,10 +18,20 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.muzero import Unrolled
 from rl_training.kernels.exact import Shortcut, is_exact, taken
+from rl_training.kernels.frame_model import FrameModel, Memory
 from rl_training.kernels.small_model import SmallModel
 from rl_training.kernels.small_prefix_model import SmallPrefixModel
 from rl_training.networks.encoders import orthogonal
-from rl_training.networks.muzero import FrameLayers, FrameNorm, MuZeroNetwork, VectorDynamics
+from rl_training.networks.muzero import (
+    FrameLayers,
+    FrameNorm,
+    MuZeroNetwork,
+    VectorDynamics,
+    knows,
+    parts_of,
+    reduced,
+    reduces,
+)
 from rl_training.trees import Tensors
 
 PREFIX_CHANNELS = 16  # to which a state of frames is reduced before it enters the memory, as in the paper
@@ -56,6 +67,7 @@ class EfficientZeroNetwork(MuZeroNetwork):
         )
         self.projection = Projection(self.features, projection_size) if consistency else None
         self.small = Shortcut.of(self, small_prefix_model)
+        self.on_frames = Shortcut.of(self, frame_prefix_model)
 
     def initial(self, obs: Tensors | None, latent: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
         policy, value, latent = super().initial(obs, latent)
@@ -110,6 +122,28 @@ def small_prefix_model(network: EfficientZeroNetwork) -> SmallModel | None:
     parts = {network.prefix: PrefixMemory, network.prefix.reduce: nn.Identity, network.prefix.head: nn.Linear}
     ours = all(is_exact(part, kind) for part, kind in parts.items()) and network.prefix.has_plain_cell
     return SmallPrefixModel.of(*models, network.prefix, network.prefix_horizon) if ours else None
+
+
+def frame_prefix_model(network: EfficientZeroNetwork) -> Callable[[], FrameModel] | None:
+    """As `muzero.frame_model`, with the prefix's memory where there is one."""
+    ours = is_exact(network, EfficientZeroNetwork) and network.value_transform
+    if not (ours and is_exact(network.tower, nn.Identity) and knows(network.dynamics, network.prediction)):
+        return None
+    prefix = network.prefix
+    if prefix is None:
+        return lambda: FrameModel(*parts_of(network))
+    ours = is_exact(prefix, PrefixMemory) and prefix.has_plain_cell and is_exact(prefix.head, nn.Linear)
+    *reduce, flat = prefix.reduce.children()
+    ours = ours and reduces(reduce) and is_exact(prefix.reduce, FrameLayers) and is_exact(flat, nn.Flatten)
+    if not (ours and prefix.cell.hidden_size % 4 == 0):  # its gates fill whole panels
+        return None
+
+    def made() -> FrameModel:
+        head, cell = (prefix.head.weight, prefix.head.bias), tuple(prefix.cell.parameters())
+        memory = Memory(reduced(prefix.reduce), cell, head, network.prefix_horizon)  # type: ignore[arg-type]
+        return FrameModel(*parts_of(network), memory)
+
+    return made
 
 
 class PrefixMemory(nn.Module):

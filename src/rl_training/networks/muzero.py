@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,8 +24,13 @@ from torch.nn import functional as F
 from rl_training.algorithms.masking import MASK
 from rl_training.algorithms.muzero import Unrolled, decode, scale_board, scale_gradient, scale_latent
 from rl_training.kernels.compiled import fits
+from rl_training.kernels.dense import stacked
 from rl_training.kernels.exact import Shortcut, is_exact, taken
+from rl_training.kernels.frame_model import ACTIVATIONS as COMPILED
+from rl_training.kernels.frame_model import FrameModel, Head, Moves
+from rl_training.kernels.products import PANEL
 from rl_training.kernels.small_model import SmallModel
+from rl_training.kernels.tiles import has_fused_multiplication
 from rl_training.kernels.winograd import BEFORE, INPUT, NOTHING, Layer, convolve, convolve_in_a_row
 from rl_training.networks.encoders import (
     ACTIVATIONS,
@@ -67,7 +72,7 @@ class MuZeroNetwork(nn.Module):
     vector of D numbers, 2D numbers.
     """
 
-    transient = ("small", "value_transform")
+    transient = ("small", "on_frames", "value_transform")
     atoms: Tensor
 
     def __init__(
@@ -124,6 +129,7 @@ class MuZeroNetwork(nn.Module):
         else:
             self.prediction = dense_heads(self.features, hidden_sizes, activation, num_actions + 2 * atoms)
         self.small: Shortcut[SmallModel] | None = Shortcut.of(self, small_model)
+        self.on_frames: Shortcut[Callable[[], FrameModel]] | None = Shortcut.of(self, frame_model)
 
     def represent(self, obs: Tensors) -> Tensor:
         """Observations [N, ...] → states [N, ...], scaled to one range."""
@@ -179,6 +185,14 @@ class MuZeroNetwork(nn.Module):
         policy, value, reward = self.predict(latent)
         return self.decode(reward), policy, self.decode(value), latent
 
+    def searching(self) -> Callable[[Any, Tensor], tuple[Tensor, Tensor, Tensor, Any]]:
+        """`recurrent` for one search, during which the weights stay as they are."""
+        frames = taken(self.on_frames)
+        if frames is None or not fits(self.atoms) or torch.is_autocast_enabled("cpu"):
+            return self.recurrent
+        learns = any(part.learns for part in self.dynamics.modules() if isinstance(part, FrameNorm))
+        return self.recurrent if learns else frames().recurrent
+
     def decode(self, logits: Tensor) -> Tensor:
         """The scalars [...] that a head's logits [..., 2S + 1] stand for."""
         return decode(logits, self.atoms, self.value_transform)
@@ -197,6 +211,67 @@ def small_model(network: MuZeroNetwork) -> SmallModel | None:
     ours = is_exact(network, MuZeroNetwork) and is_exact(network.dynamics, VectorDynamics)
     ours = ours and network.value_transform  # which the compiled decoding has in it
     return SmallModel.of(network.dynamics, network.prediction) if ours else None  # type: ignore[arg-type]
+
+
+def frame_model(network: MuZeroNetwork) -> Callable[[], FrameModel] | None:
+    """What makes a step of the model without torch, where states are frames and all of it is exactly this."""
+    ours = is_exact(network, MuZeroNetwork) and network.value_transform
+    if not (ours and is_exact(network.tower, nn.Identity) and knows(network.dynamics, network.prediction)):
+        return None
+    return lambda: FrameModel(*parts_of(network))
+
+
+def knows(dynamics: nn.Module, prediction: nn.Module) -> bool:
+    """Whether compiled functions know a transition of frames and its heads."""
+    if not (is_exact(dynamics, FrameDynamics) and is_exact(prediction, FrameHeads)):
+        return False
+    ours = is_exact(dynamics.norm, FrameNorm) and is_exact(dynamics.action, nn.Embedding)
+    ours = ours and is_exact(dynamics.state, nn.Conv2d) and is_exact(dynamics.blocks, nn.Sequential)
+    blocks: Any = dynamics.blocks
+    ours = ours and all(is_exact(block, NormalisedBlock) and block.is_plain for block in blocks)
+    kinds = [kinds_of(head) for head in prediction.heads]
+    # One activation of all heads, or in none of them a hidden layer.
+    ours = ours and None not in kinds and len(set().union(*(kind or set() for kind in kinds))) <= 1
+    channels = dynamics.state.out_channels
+    return ours and has_fused_multiplication() and channels % PANEL == 0
+
+
+def kinds_of(head: nn.Module) -> set[type[nn.Module]] | None:
+    """The activations between a head's dense layers; None if compiled functions do not know the head."""
+    *reduce, dense = head.children()
+    if not (is_exact(head, FrameLayers) and reduces(reduce) and is_exact(dense, nn.Sequential)):
+        return None
+    flat, *layers = dense
+    found = stacked(layers) if is_exact(flat, nn.Flatten) else None
+    return found[1] if found is not None and found[1] <= set(COMPILED) else None
+
+
+def reduces(layers: Sequence[nn.Module]) -> bool:
+    """Whether these are a convolution of 1 × 1 to a panel of channels, its normalisation and a ReLU, exactly."""
+    kinds = (nn.Conv2d, FrameNorm, nn.ReLU)
+    if len(layers) != len(kinds) or not all(map(is_exact, layers, kinds)):
+        return False
+    convolution: Any = layers[0]
+    return (convolution.kernel_size, convolution.out_channels) == ((1, 1), PANEL)
+
+
+def reduced(layers: nn.Module) -> tuple[Tensor, Tensor]:
+    """The convolution that layers begin with as a dense layer, with the normalisation behind it."""
+    convolution, norm, *_ = layers.children()
+    weight, bias = norm.folded(convolution)  # type: ignore[operator]
+    return weight.flatten(1), bias
+
+
+def parts_of(network: Any) -> tuple[Moves, list[Head], type[nn.Module], Tensor]:
+    """What a `FrameModel` is made of."""
+    dynamics, heads = network.dynamics, []
+    for head in network.prediction.heads:
+        layers = [layer for layer in head[-1] if isinstance(layer, nn.Linear)]
+        heads.append(Head(reduced(head), [(layer.weight, layer.bias) for layer in layers]))
+    layers, added, factor = dynamics._folded()
+    moves = Moves(layers, added, factor * dynamics.action.weight)
+    kinds = {kind for head in network.prediction.heads for kind in kinds_of(head) or ()}
+    return moves, heads, next(iter(kinds), nn.ReLU), network.atoms
 
 
 def action_rows(num_actions: int, dimensions: int | None, width: int) -> nn.Embedding | nn.Linear:
@@ -309,6 +384,13 @@ class NormalisedBlock(nn.Module):
         if isinstance(norm, FrameNorm) and norm.learns:
             return (frames + self.layers(frames)).relu_()
         return convolve_in_a_row(frames, self.folded(), self.ADDED)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has the layers it was made with, and all are exactly these."""
+        kinds = (nn.Conv2d, FrameNorm, nn.ReLU, nn.Conv2d, FrameNorm)
+        layers = list(self.layers)
+        return is_exact(self.layers, FrameLayers) and len(layers) == 5 and all(map(is_exact, layers, kinds))
 
     def folded(self) -> list[tuple[Tensor, Tensor]]:
         """Both convolutions, each with the normalisation behind it."""
@@ -591,15 +673,20 @@ class FrameDynamics(nn.Module):
             return latent + self.blocks(self.state(latent) + moved)
         if self.norm.learns:
             return self.blocks(F.relu(latent + self.norm(self.state(latent) + moved)))
-        # norm(conv(s) + row) = norm(conv(s)) + factor · row
-        weight, bias = self.norm.folded(self.state)
-        factor = self.norm.factor()
         if moved.shape[2:] == (1, 1):
-            blocks: Any = self.blocks
-            layers = [
-                (weight, bias + factor * moved.flatten(1)),
-                *(layer for block in blocks for layer in block.folded()),
-            ]
-            return convolve_in_a_row(latent, layers, (INPUT, *len(blocks) * NormalisedBlock.ADDED))
-        change = convolve(latent, weight, bias) + factor.view(-1, 1, 1) * moved
+            layers, added, factor = self._folded()
+            layers[0] = (layers[0][0], layers[0][1] + factor * moved.flatten(1))
+            return convolve_in_a_row(latent, layers, added)
+        weight, bias = self.norm.folded(self.state)
+        change = convolve(latent, weight, bias) + self.norm.factor().view(-1, 1, 1) * moved
         return self.blocks((latent + change).relu_())
+
+    def _folded(self) -> tuple[list[Layer], tuple[int, ...], Tensor]:
+        """All layers with the normalisations behind them, what is added to each, and what an action's row is scaled by.
+
+        norm(conv(s) + row) = norm(conv(s)) + factor · row
+        """
+        blocks: Any = self.blocks
+        assert self.norm is not None
+        layers = [self.norm.folded(self.state), *(layer for block in blocks for layer in block.folded())]
+        return layers, (INPUT, *len(blocks) * NormalisedBlock.ADDED), self.norm.factor()

@@ -97,9 +97,10 @@ class Recurrent:
 
     def __init__(self, model: MuZeroNetwork | SampledModel, discount: Tensor) -> None:
         self.model, self.discount = model, discount
+        self.step = model.searching() if isinstance(model, MuZeroNetwork) else model.recurrent
 
     def __call__(self, latent: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
-        reward, logits, value, latent = self.model.recurrent(latent, action)
+        reward, logits, value, latent = self.step(latent, action)
         return reward, self.discount, logits, value, latent
 
     @property

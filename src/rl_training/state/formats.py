@@ -8,7 +8,7 @@ CONVOLUTIONS_REVISION = 2
 # The same of the first weights of `image_encoder: impala`.
 ENCODERS_REVISION = 2
 # The same of planners that see frames, with `batch_norm`.
-FRAMES_REVISION = 3
+FRAMES_REVISION = 4
 # From this format on, every line of metrics.jsonl carries a hash and the manifest a checksum.
 FIRST_COVERED = 2
 # The metric in the last line of a run that was asked to stop.
