@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs import iterated
+from runs import BOARD_GAME, iterated
 from test_muzero_trainer_smoke import (
     CONTINUOUS,
     PROBED,
@@ -20,7 +20,10 @@ from test_muzero_trainer_smoke import (
     finds_the_target,
 )
 
+from rl_training import load_config
 from rl_training.errors import ConfigError
+from rl_training.policies import search as search_policy
+from rl_training.runtime.controls import Controls
 from rl_training.runtime.evaluation import evaluate
 from rl_training.runtime.gumbel_muzero_trainer import (
     GumbelMuZeroConfig,
@@ -55,6 +58,43 @@ def test_the_temperature_is_the_loudness_of_the_noise() -> None:
     quiet = trainer.agent.plan(obs, temperature=0.0, **settings)
     mixed = trainer.agent.plan(obs, temperature=0.0, **settings | dict(root_exploration_fraction=0.9))
     assert len(np.unique(quiet.policy, axis=0)) == 1 < len(np.unique(mixed.policy, axis=0))
+
+
+def test_schedules_reach_every_search_of_connect_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a search is and how loud its noise: those of play at each step, and of positions searched anew."""
+    searches: list[tuple[int, list[float]]] = []
+    real = search_policy.gumbel_muzero_search
+
+    def search(root: Any, recurrent: Any, *, num_simulations: int, gumbel: Any, **more: Any) -> Any:
+        result = real(root, recurrent, num_simulations=num_simulations, gumbel=gumbel, **more)
+        assert (result.visit_counts.sum(-1) == num_simulations).all()
+        assert (gumbel == gumbel[:, :1]).all()
+        searches.append((num_simulations, gumbel[:, 0].tolist()))
+        return result
+
+    monkeypatch.setattr(search_policy, "gumbel_muzero_search", search)
+    monkeypatch.setattr(np.random, "gumbel", lambda size: np.ones(size))  # so that noise is its temperature
+    changes: dict[str, Any] = dict(
+        algo="gumbel_muzero",
+        env_id="rl_training/ConnectFour-v0",
+        num_simulations_schedule={"type": "step", "points": [[0, 2], [24, 5], [48, 3]]},
+        temperature_schedule={"type": "linear", "start": 1.0, "end": 0.5},
+        temperature_moves=8,
+        reanalyse_ratio=1.0,
+        replay_ratio=0.25,  # an update in each iteration
+    )
+    config = load_config(BOARD_GAME, **changes)
+    trainer, knobs = GumbelMuZeroTrainer(config), Controls.of(config)
+    longest = {step: 2 if step < 24 else 5 if step < 48 else 3 for step in range(0, 68, 4)}
+    for step in range(0, 64, 4):
+        searches.clear()
+        early = trainer.environments.lengths < 8
+        trainer.iterate(knobs.at(step))
+        played, *anew = searches
+        assert played == (longest[step], [(1 - 0.5 * step / 64) * each for each in early])
+        assert all(asked == longest[step + 4] and not any(noise) for asked, noise in anew)
+        assert len(anew) == (step + 4 >= config.learning_starts)
+    trainer.close()
 
 
 def trained(env_id: str, steps: int = 500, learned: Any = None, **changes: Any) -> GumbelMuZeroTrainer:

@@ -90,6 +90,21 @@ def test_world_models_of_pictures_and_of_dm_control_killed_ten_times(preset, tmp
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
+@pytest.mark.faults
+def test_the_preset_of_connect_four_killed_ten_times(tmp_path):
+    """As it is shipped but for its sizes: games that begin at random, and three schedules with steps in them."""
+    changes = dict(total_timesteps=800, learning_starts=100, buffer_size=520, td_steps=12, batch_size=8)
+    changes |= dict(num_envs=4, latent_size=8, hidden_sizes=[8], torch_threads=1)
+    for name, values in {"num_simulations": (2, 3, 4), "c_scale": (0.02, 0.3, 1.0)}.items():
+        points = [[step, value] for step, value in zip((0, 200, 400), values, strict=True)]
+        changes |= {f"{name}_schedule": {"type": "step", "points": points}}
+    config = load_config("gumbel_muzero/connect_four", CADENCES | changes)
+    assert in_child(go_on, config, tmp_path / "whole") == 0
+    hits = kill_and_resume(config, tmp_path / "killed", 10, random.Random(1))
+    assert hits >= 5
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
 @pytest.mark.parametrize(
     "name",
     [
