@@ -347,7 +347,9 @@ def _in_squares(rows, states):  # type: ignore[no-untyped-def]
 def to_block(rows):  # type: ignore[no-untyped-def]
     """States [n, features], n ≤ LANES, as a block; lanes without a state are 0."""
     states, features = rows.shape
-    block = np.empty((features, LANES), np.float32)
+    block = (
+        np.zeros((features, LANES), np.float32) if states < LANES else np.empty((features, LANES), np.float32)
+    )
     many, wide = _in_squares(rows, states)
     for j in range(0, wide, SIDE):
         for i in range(0, many, SIDE):
@@ -355,9 +357,6 @@ def to_block(rows):  # type: ignore[no-untyped-def]
     for i in range(states):
         for j in range(wide if i < many else 0, features):
             block[j, i] = rows[i, j]
-    for j in range(features):
-        for i in range(states, LANES):
-            block[j, i] = 0.0
     return block
 
 

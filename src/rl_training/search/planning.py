@@ -265,17 +265,24 @@ class _Latents:
             for name, part in self.parts.items()
         }
         self.flat = {name: part.flatten(0, 1) for name, part in self.stored.items()}
-        self.rows = {name: part.unbind() for name, part in self.stored.items()}
+        self.rows = {
+            name: tuple(self._as_given(name, row) for row in part) for name, part in self.stored.items()
+        }
         self.write(0, latent)
 
     def read(self, place: torch.Tensor) -> Latent:
-        chosen = {name: part.index_select(0, place) for name, part in self.flat.items()}
-        for name in self.channels_last:
-            chosen[name] = chosen[name].permute(0, 3, 1, 2)
-        return chosen if self.is_dict else chosen["latent"]
+        if self.is_dict:
+            return {name: self._chosen(name, place) for name in self.flat}
+        return self._chosen("latent", place)
+
+    def _chosen(self, name: str, place: torch.Tensor) -> torch.Tensor:
+        return self._as_given(name, self.flat[name].index_select(0, place))
 
     def _stored(self, name: str, part: torch.Tensor) -> torch.Tensor:
         return part.permute(0, 2, 3, 1) if name in self.channels_last else part
+
+    def _as_given(self, name: str, stored: torch.Tensor) -> torch.Tensor:
+        return stored.permute(0, 3, 1, 2) if name in self.channels_last else stored
 
     def write(self, node: int, latent: Latent) -> None:
         parts = _parts(latent)
@@ -291,7 +298,7 @@ class _Latents:
                 )
             rows = self.rows[name]
             if node < len(rows):
-                rows[node].copy_(self._stored(name, part))
+                rows[node].copy_(part)
 
 
 def _has_channels_last(part: torch.Tensor) -> bool:
