@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from runs import TINY_DREAMER
 from torch import Tensor, nn
 from updates import knobs_unlike, perturb, warmed
 
+from rl_training.errors import NonFiniteError
 from rl_training.kernels import stacks
 from rl_training.kernels.layers import HEIGHT
 from rl_training.kernels.programs import place
@@ -248,6 +250,104 @@ def test_updates_with_other_knobs_are_torchs(env_id: str, free_nats: float) -> N
     np.testing.assert_allclose(ours[3], theirs[3], atol=2e-3)
 
 
+ENVIRONMENTS = ("CartPole-v1", "Pendulum-v1", *(f"probe/{name}-v0" for name in ("TwoChoices", "Coins")))
+PICTURES = ("probe/DictAndPicture-v0", "probe/Bright-v0")
+
+
+@pytest.mark.parametrize("draw", range(18))
+def test_updates_of_drawn_sizes_are_torchs(draw: int) -> None:
+    """Every kind of action and of observation; episodes begin and end anywhere, and divergences lie on both sides."""
+    chance = np.random.default_rng(draw)
+
+    def one_of(*values: Any) -> Any:
+        return values[chance.integers(len(values))]
+
+    blocks, (latents, classes) = one_of(1, 2, 4), one_of((4, 4), (16, 2), (8, 6), (1, 16), (32, 5))
+    env_id = (*ENVIRONMENTS, *PICTURES)[draw % 6]
+    settings = dict(
+        env_id=env_id,
+        torch_threads=1,
+        num_envs=2,
+        train_ratio=1e-9,
+        learning_starts=1,
+        blocks=blocks,
+        deter_size=blocks * one_of(16, 32, 48),
+        rssm_hidden=one_of(16, 32, 80),
+        num_latents=latents,
+        num_classes=classes,
+        units=one_of(3, 16, 33, 40),
+        cnn_depth=one_of(2, 3),
+        mlp_layers=one_of(1, 2, 3),
+        batch_length=one_of(2, 3, 7),
+        batch_size=one_of(1, 4, 37),
+        refresh_latents=one_of(False, True),
+        normalize_observations=one_of(False, True) and env_id not in PICTURES,
+        free_nats=one_of(0.0, 0.5, 1.0, 3.0),
+    )
+    knobs = {f"{name}_scale": chance.uniform(0.2, 2) for name in SCALES}
+    knobs |= dict(return_lambda=one_of(0.0, 0.5, 0.95, 1.0), imagination_horizon=one_of(1, 2, 5))
+    spread = one_of(0.0, 12.0)
+    moved = []
+    for how in (True, False):
+        trainer = warmed("dreamer", 30, **settings, compiled_updates=how)
+        assert trainer.fast_networks.path == ("compiled" if how else "torch")
+        seed_everything(4)
+        network, slow = trainer.agent.network, trainer.slow_critic
+        perturb(network, slow, scale=0.1)
+        with torch.no_grad():  # bins reach 5e8: large ones are made unlikely, or rounding would decide
+            for head in (network.reward, network.critic, slow):
+                head.output.bias.sub_(torch.log(1 + network.bins.abs()))
+        trainer.return_high.fill_(spread)
+        columns = trainer.replay.columns
+        for name, share in (("first", 0.15), ("last", 0.15), ("terminal", 0.08)):
+            columns[name][...] = np.random.random(columns[name].shape) < share
+        columns["reward"][...] = 3 * np.random.normal(size=columns["reward"].shape)
+        seed_everything(6)
+        changed = Controls.of(trainer.config.model_copy(update=KNOBS | knobs))
+        numbers = trainer.update(changed.at(0).after(0))
+        gradients = trainer.optimizer.gradient.split([size for _, size in trainer.optimizer.names])
+        moved.append((numbers, dict(zip(trainer.optimizer.names, gradients, strict=True)), columns["deter"]))
+    ours, theirs = moved
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-4, abs=1e-6)
+    for name, gradient in theirs[1].items():
+        if gradient.any():
+            close(ours[1][name], gradient, 5e-4)
+        else:
+            assert not ours[1][name].any(), name
+    np.testing.assert_allclose(ours[2], theirs[2], atol=2e-3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "probe/TwoChoices-v0", PICTURES[0]])
+def test_what_is_no_number_ends_the_run_before_a_weight_moves(env_id: str) -> None:
+    """NaN in each tensor of weights, of the slow critic and in what was replayed; afterwards updates are as before."""
+    trainer = warmed("dreamer", 60, env_id=env_id, torch_threads=1, **SMALL)
+    assert trainer.fast_networks.path == "compiled"
+    now, columns = Controls.of(trainer.config).at(0).after(0), trainer.replay.columns
+    weights = [*trainer.agent.network.parameters(), *trainer.slow_critic.parameters()]
+    places = [part.detach().view(-1)[:1].numpy() for part in weights] + [columns["reward"], columns["deter"]]
+    optimizer, returns = trainer.optimizer, torch.stack([trainer.return_low, trainer.return_high])
+    for number in places:
+        before = number.copy()
+        number[...] = np.nan
+        vectors = [part.clone() for part in (optimizer.parameters, optimizer.square, optimizer.mean)]
+        with pytest.raises(NonFiniteError, match="loss is not finite"):
+            trainer.update(now)
+        for part, kept in zip((optimizer.parameters, optimizer.square, optimizer.mean), vectors, strict=True):
+            assert torch.equal(part.nan_to_num(7.0), kept.nan_to_num(7.0))
+        number[...] = before
+        trainer.return_low.copy_(returns[0])
+        trainer.return_high.copy_(returns[1])
+    plain = warmed("dreamer", 60, env_id=env_id, torch_threads=1, **SMALL, compiled_updates=False)
+    for _ in places:
+        plain.draw()  # what is new is replayed once
+    found = []
+    for each in (trainer, plain):
+        seed_everything(9)
+        found.append(each.update(now))
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
 def test_when_torch_computes_the_update() -> None:
     settings = dict(env_id="CartPole-v1", torch_threads=1)
     trainer = warmed("dreamer", 0, **SMALL, **settings)
@@ -300,6 +400,37 @@ def test_frozen_parameters_and_other_targets_are_seen() -> None:
     before_it = head.clone()
     trainer.update(now)
     assert not torch.equal(head, before_it)
+
+
+def test_hooks_and_layers_that_are_not_learned_are_torchs() -> None:
+    """A hook on any module, the slow critic's too, or on a gradient; and a layer the optimizer does not know."""
+    trainer = warmed("dreamer", 60, env_id=PICTURES[0], torch_threads=1, **SMALL)
+    choice, network = trainer.fast_networks, trainer.agent.network
+    for module in (*network.modules(), *trainer.slow_critic.modules()):
+        hook = module.register_forward_hook(lambda *_: None)
+        assert choice.path == "torch", module
+        hook.remove()
+    now, weight = Controls.of(trainer.config).at(0).after(0), network.critic.output.weight
+
+    def stop(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.zero_()
+
+    for put_on in (
+        lambda: weight.register_hook(torch.zeros_like),
+        lambda: weight.register_post_accumulate_grad_hook(stop),
+    ):
+        hook = put_on()
+        assert choice.explained == "torch (gradients have hooks)"
+        trainer.update(now)
+        assert weight.grad is not None and not weight.grad.any()
+        hook.remove()
+    assert choice.path == "compiled"
+    trainer.update(now)
+    assert weight.grad.any()
+    network.reward = copy.deepcopy(network.reward)
+    assert choice.path == "torch"
+    trainer.update(now)
 
 
 def test_threads_that_follow_from_large_pictures_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""Dreamer's networks in compiled code: the same parameters, in modules whose passes are compiled.
+"""Dreamer's updates in compiled code, without autograd: all losses, their slopes by hand, and LaProp's step.
 
-The trainer computes its losses by them as by the plain ones. A stack of dense layers is one call, and so is the
-recurrent model over all steps of a batch: torch's cost per operation is gone, and blocks of rows stay in the cache.
+Torch's cost per operation is gone, and blocks of rows stay in the cache. `dreamer_trainer.py` has the same update in
+torch; both draw the same numbers in the same order and move the same vectors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rl_training.networks.reconstruction import (
 from rl_training.networks.rssm import RSSM, BlockLinear, Dense, State
 from rl_training.runtime.controls import Now
 from rl_training.runtime.dreamer_senses import TorchSenses, VectorSenses
-from rl_training.runtime.optim import LaProp
+from rl_training.runtime.optim import LaProp, is_view
 from rl_training.runtime.updates import COMPILED, STEPPED, Choice
 
 TORCHS = (nn.Linear, nn.Sequential, nn.ModuleList, nn.Conv2d)
@@ -100,6 +100,8 @@ def folded_pictures(pictures: nn.ModuleList) -> nn.ModuleList | None:
 def compiled_networks(trainer: Any) -> CompiledUpdate | None:
     network, slow = trainer.agent.network, trainer.slow_critic
     if not (has_known_layers(network) and has_known_layers(slow) and fills_panels(network.rssm)):
+        return None
+    if not is_view(network, trainer.optimizer.parameters):  # a layer that was exchanged learns nothing
         return None
     return CompiledUpdate(network, slow, trainer.optimizer)
 
@@ -227,6 +229,7 @@ class CompiledUpdate:
         chosen = np.arange(classes, dtype=np.float32) @ latents  # as there is one 1 for each choice
         return chosen * np.float32(choices) + np.arange(choices, dtype=np.float32)
 
+    @np.errstate(all="ignore")  # what is no number shows in the loss
     def look_back(self, trainer: Any, laid: Laid, batch: SequenceBatch, now: Now) -> dict[str, float]:
         """Returns, advantages, and what each loss weighs; what is worth logging of them."""
         columns, seen, (horizon, count, _) = laid.columns, laid.seen, laid.shape

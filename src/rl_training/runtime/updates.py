@@ -44,6 +44,10 @@ NO_STEP = -1.0  # in place of a norm
 OWN_LOSS = "a loss of one's own"
 STEPPED = frozenset[type[Optimizer]]({*OPTIMIZERS.values(), TwoRateAdam})  # that have a `descent`
 LEARNS = attrgetter("requires_grad")
+HOOKS = (
+    attrgetter("_backward_hooks"),
+    attrgetter("_post_accumulate_grad_hooks"),
+)  # of a parameter's gradient
 
 Evaluated = tuple[Tensor, Tensor, Tensor]  # log-probability, entropy and value [N]
 Evaluate = Callable[[RolloutBatch], tuple[Tensor, ...]]  # those of them that a loss takes
@@ -217,7 +221,8 @@ class Choice:
 
     `optimizers` names the trainer's attributes that it moves by, `targets` a target network and the vector of its
     weights; when one of them is replaced or moves another vector, the choice is made anew. All of `modules` is learned:
-    while a parameter is frozen, torch computes, and while a method is `replaced` that compiled code stands in for.
+    while a parameter is frozen or its gradient has a hook, torch computes, and while a method is `replaced` that
+    compiled code stands in for.
     `known` are the optimizers that have a step in compiled code.
     """
 
@@ -270,10 +275,14 @@ class Choice:
         if any(map(is_not, self._moved(), self.moved)):
             self._begin()
         compiled = taken(self.compiled)
-        return None if self._frozen() or self.replaced() else compiled
+        return None if self._held() or self.replaced() else compiled
 
-    def _frozen(self) -> bool:
-        return not all(map(LEARNS, self.learned))
+    def _held(self) -> str:
+        """What stands between parameters and their gradients."""
+        if not all(map(LEARNS, self.learned)):
+            return "parameters are frozen"
+        hooked = any(any(map(hooks, self.learned)) for hooks in HOOKS)
+        return "gradients have hooks" if hooked else ""
 
     def use_torch(self, why: str) -> None:
         self.hindered = self.obstacle = self.obstacle or why
@@ -289,7 +298,7 @@ class Choice:
         """The same, and why it is not compiled."""
         if self.path == COMPILED:
             return COMPILED
-        unread = "parameters are frozen" if self._frozen() else "the policy is not of dense layers alone"
+        unread = self._held() or "the policy is not of dense layers alone"
         return f"{TORCH} ({self.obstacle or (OWN_LOSS if self.replaced() else unread)})"
 
 
