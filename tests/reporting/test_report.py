@@ -201,6 +201,9 @@ def test_a_world_model_is_shown_beside_what_happened():
         160,
         3,
     )
+    larger = policy_pictures.enlarged(strip, 100)
+    assert larger.shape == (144, 480, 3) and np.array_equal(larger[1::3, 2::3], strip)
+    assert np.array_equal(policy_pictures.enlarged(strip, 48), strip)
     data = policy_pictures.png(strip)
     matplotlib_image = pytest.importorskip("matplotlib.image")
     import io

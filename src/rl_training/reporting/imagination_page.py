@@ -12,7 +12,7 @@ from rl_training.errors import UserError
 from rl_training.extras import require_extra
 from rl_training.reporting.imagination import Errors, Prediction, horizon_errors, imagine_episodes
 from rl_training.reporting.page import Chart, Page, Series, write_page
-from rl_training.reporting.policy_pictures import add_prediction, three_pictures
+from rl_training.reporting.policy_pictures import add_prediction, enlarged, three_pictures
 from rl_training.runtime.workflows import Which, load_agent, made_for
 from rl_training.tools.playing import filming, refuse_video
 from rl_training.trees import space_leaves
@@ -105,8 +105,7 @@ def picture_frames(prediction: Prediction, names: list[str]) -> Iterator[np.ndar
             row = np.concatenate(
                 three_pictures(prediction.truth[name][t], prediction.predicted[name][t]), axis=1
             )
-            times = -(-LEAST_SIDE // len(row))
-            rows.append(row.repeat(times, 0).repeat(times, 1))
+            rows.append(enlarged(row, LEAST_SIDE))
         width = max(row.shape[1] for row in rows)
         yield np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0))) for row in rows])
 

@@ -115,7 +115,7 @@ class Page:
         )
         self.blocks.append(f'<div class="bar">{bar}</div><div class="legend bars">{legend}</div>')
 
-    def picture(self, title: str, kind: str, data: bytes, caption: str) -> None:
+    def picture(self, title: str, kind: str, data: bytes, caption: str, wide: bool = False) -> None:
         """A picture, moving or not, that lies inside the page; `kind` is such as image/png or video/mp4."""
         source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
         tag = (
@@ -124,7 +124,8 @@ class Page:
             else f'<img src="{source}" alt="{escape(title)}">'
         )
         self.blocks.append(
-            f'<figure class="picture"><h3>{escape(title)}</h3>{tag}<figcaption>{escape(caption)}</figcaption></figure>'
+            f'<figure class="picture{" wide" if wide else ""}"><h3>{escape(title)}</h3>{tag}'
+            f"<figcaption>{escape(caption)}</figcaption></figure>"
         )
 
     def html(self) -> str:

@@ -21,6 +21,7 @@ MOST_BYTES = 1_000_000  # of a video inside a page
 CONTEXT = 5  # steps a world model sees before it goes on alone
 AHEAD = 45  # and how far it then goes
 MOST_CURVES = 8
+STRIP_HEIGHT = 288  # pixels of three rows of pictures; smaller ones are enlarged
 
 
 def add_policy(page: Page, run: Path, *, must: bool, trust: bool) -> None:
@@ -76,7 +77,8 @@ def add_prediction(page: Page, imagined: Prediction) -> None:
         guess = imagined.predicted[name]
         if truth.ndim >= 3:
             caption = "From top to bottom: what happened, what was expected, the difference."
-            page.picture(name, "image/png", png(filmstrip(truth, guess)), caption)
+            strip = enlarged(filmstrip(truth, guess), STRIP_HEIGHT)
+            page.picture(name, "image/png", png(strip), caption, wide=True)
         else:
             page.add_charts(
                 prediction_curves(name, truth.reshape(len(truth), -1), guess.reshape(len(guess), -1))
@@ -103,6 +105,12 @@ def filmstrip(truth: np.ndarray, guess: np.ndarray, pictures: int = 10) -> np.nd
     chosen = np.linspace(0, len(truth) - 1, min(pictures, len(truth))).astype(int)
     columns = [np.concatenate(three_pictures(truth[index], guess[index]), axis=0) for index in chosen]
     return np.concatenate(columns, axis=1)
+
+
+def enlarged(picture: np.ndarray, height: int) -> np.ndarray:
+    """A picture [H, W, 3], each pixel repeated until it is at least that high."""
+    times = -(-height // len(picture))
+    return picture.repeat(times, 0).repeat(times, 1)
 
 
 def three_pictures(truth: np.ndarray, guess: np.ndarray) -> list[np.ndarray]:
