@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_training.algorithms import efficientzero
 from rl_training.algorithms.efficientzero import (
     CONTINUOUS,
     DISCRETE,
@@ -24,6 +25,7 @@ from rl_training.algorithms.efficientzero import (
 from rl_training.algorithms.muzero import decode
 from rl_training.algorithms.value_transform import compress
 from rl_training.data.episodes import EpisodeReplay
+from rl_training.kernels import shifts
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.runtime.optim import Adam
 from rl_training.search import Root, muzero_search
@@ -132,6 +134,19 @@ def test_the_brightness_by_hand(monkeypatch) -> None:
     monkeypatch.setattr(torch, "randn", lambda *shape: torch.tensor([-3.0, -1.0, 0.5, 7.0]).view(shape))
     found = augment(torch.full((4, 1, 2, 2), 200, dtype=torch.uint8))
     torch.testing.assert_close(found[:, 0, 0, 0], torch.tensor([180.0, 190.0, 205.0, 220.0]))
+
+
+@pytest.mark.parametrize("shape", [(5, 4, 12, 9), (3, 1, 3, 20), (1, 3, 1, 1)])
+def test_compiled_augmentation_is_torchs(shape: tuple[int, ...]) -> None:
+    """The same bits, whether the channels are last in memory or not."""
+    frames = torch.randint(0, 256, shape, dtype=torch.uint8)
+    for given in (frames, frames.to(memory_format=torch.channels_last), frames.float()):
+        found = []
+        for by in (efficientzero.brightened, shifts.brightened):
+            torch.manual_seed(4)
+            found.append(augment(given, by))
+        assert torch.equal(*found) and found[0].dtype == found[1].dtype == torch.float32
+    assert found[0].std() > 1 or shape[0] == 1
 
 
 class PerfectPrefix(nn.Module):

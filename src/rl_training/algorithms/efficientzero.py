@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch.nn import functional as F
 
 LARGEST_SHIFT = 4  # pixels, and
 INTENSITY = 0.05  # the standard deviation of a picture's brightness, as in the paper
+
+
+Brightened: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Mixed(NamedTuple):
@@ -68,9 +72,15 @@ def shift_frames(frames: Tensor, down: Tensor, right: Tensor) -> Tensor:
     return moved.movedim(-1, 1)
 
 
-def augment(frames: Tensor) -> Tensor:
+def brightened(frames: Tensor, down: Tensor, right: Tensor, brightness: Tensor) -> Tensor:
+    """Pictures [N, C, H, W] moved, and each made brighter or darker [N], as floats."""
+    return shift_frames(frames, down, right) * brightness.view(-1, 1, 1, 1)
+
+
+def augment(frames: Tensor, brightened: Brightened = brightened) -> Tensor:
     """Pictures [N, C, H, W] moved by up to 4 pixels and made up to a tenth brighter or darker, as floats."""
     draws = torch.randint(-LARGEST_SHIFT, LARGEST_SHIFT + 1, (2, len(frames)))
     brightness = 1 + INTENSITY * torch.randn(len(frames), 1, 1, 1).clamp_(-2, 2)
     device = frames.device
-    return shift_frames(frames, *draws.to(device)) * brightness.to(device)
+    down, right = draws.to(device)
+    return brightened(frames, down, right, brightness.flatten().to(device))

@@ -97,6 +97,13 @@ def convolve_in_a_row(
     return frames
 
 
+def enter(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Frames [N, C', H, W] by filters [C, C', 3, 3] with a padding of 1 and a stride of 2, channels last in memory."""
+    if _is_for_us(frames, [], (weight, bias)):
+        return _through(_rows(frames), (weight, bias), [], (), rectified=False)
+    return F.conv2d(frames.float(), weight, bias, stride=2, padding=1)
+
+
 def _through(
     frames: np.ndarray, entry: Layer | None, layers: Sequence[Layer], added: Sequence[int], rectified: bool
 ) -> Tensor:
@@ -318,7 +325,7 @@ def _put_bytes(typing: Context, to: types.Integer, start: types.Integer, count: 
         context: BaseContext, build: ir.IRBuilder, signature: Signature, values: Sequence[ir.Value]
     ) -> ir.Value:
         places = (build.inttoptr(value, BYTE.as_pointer()) for value in values[:2])
-        cgutils.raw_memcpy(build, *places, values[2], 1)
+        cgutils.raw_memcpy(build, *places, values[2], 1)  # type: ignore[call-arg]  # numba has another stub
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp), generate
@@ -382,8 +389,8 @@ def _start(array):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _enter(frames, filters, bias, entered, out, tables):  # type: ignore[no-untyped-def]
-    """Frames [n, H, W, C'] by filters [3, 3, C', C] with a stride of 2 → the middle of padded frames, not below 0."""
+def _enter(frames, filters, bias, entered, out, tables, low):  # type: ignore[no-untyped-def]
+    """Frames [n, H, W, C'] by filters [3, 3, C', C] with a stride of 2 → the middle of padded frames, at least low."""
     _, places, corners = tables
     inputs, channels = filters.shape[2:]
     line, point, run = entered.strides[1], NUMBER_BYTES * channels, TILE * inputs
@@ -408,7 +415,7 @@ def _enter(frames, filters, bias, entered, out, tables):  # type: ignore[no-unty
             for x in range((frames.shape[2] + 1) // 2):
                 for c in range(channels):
                     number = out[n, y + 1, x + 1, c] + bias[c]
-                    out[n, y + 1, x + 1, c] = 0 if number < 0 else number  # what is no number stays none
+                    out[n, y + 1, x + 1, c] = low if number < low else number  # what is no number stays none
 
 
 @njit(nogil=True)
@@ -478,7 +485,7 @@ def _convolve(first, last, arrays, rooms, tables):  # type: ignore[no-untyped-de
         places = slice(start, min(start + block, last))
         now, after, before = 0, 1, 2
         if len(entry) > 0:
-            _enter(frames[places], entry, entry_bias, entered, padded[now], tables)
+            _enter(frames[places], entry, entry_bias, entered, padded[now], tables, rooms[3][0])
         else:
             _copy(frames[places], padded[now, :, 1 : height + 1, 1 : width + 1])
         for layer in range(len(factors)):

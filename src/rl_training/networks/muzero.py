@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.masking import MASK
 from rl_training.algorithms.muzero import Unrolled, decode, scale_board, scale_gradient, scale_latent
+from rl_training.kernels.batch_norm import EPSILON, MOMENTUM, normalise
 from rl_training.kernels.compiled import fits
 from rl_training.kernels.dense import stacked
 from rl_training.kernels.exact import Shortcut, is_exact, taken
@@ -31,7 +32,7 @@ from rl_training.kernels.frame_model import FrameModel, Head, Moves
 from rl_training.kernels.products import PANEL
 from rl_training.kernels.small_model import SmallModel
 from rl_training.kernels.tiles import has_fused_multiplication
-from rl_training.kernels.winograd import BEFORE, INPUT, NOTHING, Layer, convolve, convolve_in_a_row
+from rl_training.kernels.winograd import BEFORE, INPUT, NOTHING, Layer, convolve, convolve_in_a_row, enter
 from rl_training.networks.encoders import (
     ACTIVATIONS,
     OURS,
@@ -51,7 +52,6 @@ from rl_training.trees import Tensors
 HEAD_CHANNELS = 16  # to which a state of frames is reduced before a head, as in EfficientZero's reference
 BOARD_CHANNELS = 8  # to which a state of a board is reduced before a head
 FRAMES_AT_ONCE = 32  # in a search
-EPSILON = 1e-5  # of batch normalisation
 
 # A convolution with a stride, the layers behind it, and what is added to each of those.
 Section = tuple[Layer, list[Layer], tuple[int, ...]]
@@ -315,7 +315,7 @@ class FrameNorm(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         learns = self.learns and frames[:, 0].numel() > 1  # one number has no variance
         parts = (self.weight, self.bias, self.mean, self.variance)
-        return torch.batch_norm(frames, *parts, learns, 0.1, EPSILON, False)
+        return torch.batch_norm(frames, *parts, learns, MOMENTUM, EPSILON, False)
 
     def factor(self) -> Tensor:
         """By how much the running statistics scale each channel: weight / √(variance + ε), [C]."""
@@ -543,10 +543,13 @@ class FrameRepresentation(nn.Module):
 
     def forward(self, obs: Any) -> Tensor:
         frames = obs[self.key] if self.key else obs
-        sections = None if torch.is_grad_enabled() else self._folded_sections()
-        if sections is None:
+        parts = None if torch.is_grad_enabled() else self._parts()
+        if parts is None:
             return self._encode(frames)
         picture = frames.permute(0, 3, 1, 2) if self.channels_last else frames
+        if parts[0][1].learns:
+            return self._by_the_batch(parts, picture)
+        sections = self._folded(parts)
         # Some at a time: what one section makes of them is still in the cache for the next one.
         return torch.cat([self._through(sections, some) for some in picture.split(FRAMES_AT_ONCE)])
 
@@ -555,23 +558,37 @@ class FrameRepresentation(nn.Module):
             picture = convolve_in_a_row(picture, layers, added, entry)
         return self.layers[-1](picture)
 
-    def _folded_sections(self) -> list[Section] | None:
+    def _by_the_batch(self, parts: list[list[Any]], picture: Tensor) -> Tensor:
+        scale = 1 / self.scale
+        for convolution, norm, *blocks in parts:
+            picture = normalise(enter(picture, convolution.weight * scale, convolution.bias), norm)
+            for block in blocks:
+                first, norm, _, second, other = block.layers
+                inside = normalise(convolve(picture, first.weight, first.bias), norm)
+                picture = normalise(convolve(inside, second.weight, second.bias), other, picture)
+            scale = 1.0
+        return self.layers[-1](picture)
+
+    def _parts(self) -> list[list[Any]] | None:
         """The layers by sections, a convolution with a stride of 2 and the blocks behind it; None where there are none.
 
-        With running statistics, and with the scale of the pixels, in the weights.
+        By the statistics of a batch only layers that are exactly ours, all in single precision on the CPU.
         """
         layers: list[Any] = list(self.layers)
-        if not (self.normalised and isinstance(layers[-1], nn.AvgPool2d)):
+        if not (self.normalised and isinstance(layers[-1], nn.AvgPool2d) and fits(layers[0].weight)):
             return None
-        first, norm, *middle, _ = layers
-        if norm.learns or not fits(first.weight):
+        if layers[1].learns and not all(map(is_plain, layers[:-1])):
             return None
         parts: list[list[Any]] = []
-        for layer in (first, norm, *middle):
+        for layer in layers[:-1]:
             if isinstance(layer, nn.Conv2d):
                 parts.append([layer])
             elif isinstance(layer, FrameNorm | NormalisedBlock):
                 parts[-1].append(layer)
+        return parts
+
+    def _folded(self, parts: list[list[Any]]) -> list[Section]:
+        """With running statistics, and with the scale of the pixels, in the weights."""
         sections: list[Section] = []
         for convolution, norm, *blocks in parts:
             weight, bias = norm.folded(convolution)
@@ -585,6 +602,13 @@ class FrameRepresentation(nn.Module):
         if self.normalised:  # the layout that torch's convolutions need not be brought into
             picture = picture.to(torch.float32, memory_format=torch.channels_last)
         return self.layers(picture.float() / self.scale)
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Whether a layer of a representation is exactly ours, with all of its parts."""
+    if is_exact(layer, NormalisedBlock):
+        return layer.is_plain
+    return is_exact(layer, nn.Conv2d, FrameNorm, nn.ReLU)
 
 
 def named_squares(num_actions: int, squares: tuple[int, int]) -> Tensor | None:
