@@ -1,10 +1,10 @@
 """What an update of EfficientZero on frames costs, beside the arithmetic in it: how much faster it could be at most.
 
-python -m benchmarks.our_frames '{"config": "efficientzero/breakout", "settings": {}, "updates": 8}'
+python -m benchmarks.our_frames '{"config": "efficientzero/breakout", "settings": {}, "updates": 8, "steps": 48}'
 
-The multiplications of products and convolutions are counted while torch computes an update: those that 3 × 3 filters need
-directly, and where there is no gradient those of Winograd's products, 25 for 81. They are counted at the speed of a
-large product of ours and at that of torch's. What is added, compared or moved counts nothing.
+The operations of products and convolutions are counted while torch computes an update, and where 3 × 3 filters need no
+gradient those of Winograd's products, 25 for 81. At peak they have the speed of one large product, ours or torch's.
+What is added, compared or moved counts nothing.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ COUNTED = {
 def by_torch() -> Iterator[None]:
     """All products are torch's, so that they can be counted."""
     with (
-        mock.patch.object(winograd, "_is_for_us", lambda *_: False),
-        mock.patch.object(Shortcut, "__call__", lambda _: None),
+        mock.patch.object(winograd, "_is_for_us", return_value=False),
+        mock.patch.object(Shortcut, "__call__", return_value=None),
     ):
         yield
 
@@ -92,16 +92,38 @@ def peaks() -> dict[str, float]:
     }
 
 
+def gathered(config: Any) -> tuple[Any, Any, int]:
+    """A trainer that has made the steps before learning starts, its knobs and how many steps that were."""
+    seed_everything(1)
+    trainer: Any = trainer_class(config.algo)(config)
+    knobs, steps = Controls.of(config), 0
+    while steps < config.learning_starts:
+        seed_everything(steps)
+        trainer.iterate(knobs.at(steps))
+        steps += config.num_envs
+    return trainer, knobs, steps
+
+
+def steps_per_second(config: Any, count: int) -> float:
+    """Environment steps per CPU-second, with their updates, after the first two iterations that update."""
+    trainer, knobs, steps = gathered(config)
+    first, began = steps + 2 * config.num_envs, 0.0
+    while steps < first + count:
+        if steps == first:
+            began = time.process_time()
+        seed_everything(steps)
+        trainer.iterate(knobs.at(steps))
+        steps += config.num_envs
+    trainer.close()
+    return (steps - first) / (time.process_time() - began)
+
+
 def main(settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as a run does
     config = load_config(settings["config"], {**settings["settings"], "torch_threads": 1})
-    seed_everything(1)
-    trainer: Any = trainer_class(config.algo)(config.model_copy(update={"replay_ratio": 1e-9}))
-    knobs, steps = Controls.of(trainer.config), 0
-    while steps < config.learning_starts:
-        trainer.iterate(knobs.at(steps))
-        steps += config.num_envs
+    found = {"steps_per_cpu_second": steps_per_second(config, settings["steps"])}
+    trainer, knobs, steps = gathered(config.model_copy(update={"replay_ratio": 1e-9}))
     now = knobs.at(steps).after(0)
     trainer.update(now)
     taken, counted = [], []
@@ -111,10 +133,11 @@ def main(settings: dict[str, Any]) -> None:
         trainer.update(now)
         taken.append(time.process_time() - began)
         seed_everything(number)
-        with by_torch(), FlopCounterMode(display=False, custom_mapping=COUNTED) as operations:  # type: ignore[arg-type]
+        with by_torch(), FlopCounterMode(display=False, custom_mapping=COUNTED) as operations:
             trainer.update(now)
         counted.append(operations.get_total_flops())
-    found = {"update_seconds": statistics.median(taken), "operations": statistics.median(counted), **peaks()}
+    trainer.close()
+    found |= {"update_seconds": statistics.median(taken), "operations": statistics.median(counted), **peaks()}
     for whose in ("our", "torch"):
         found[f"at_{whose}_peak_seconds"] = found["operations"] / found[f"{whose}_operations_per_second"]
     report(settings["updates"], {}, ("torch", "numba"), **found)

@@ -11,14 +11,13 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.algorithms import efficientzero
+from rl_training.algorithms import shifts as torchs
 from rl_training.algorithms.efficientzero import (
     CONTINUOUS,
     DISCRETE,
     augment,
     consistency_loss,
     has_searched_value,
-    shift_frames,
     td_horizons,
     value_prefixes,
 )
@@ -109,7 +108,7 @@ def test_shifts_by_hand() -> None:
     """One down and one to the left; what comes in repeats the edge. All channels move together."""
     frame = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]], dtype=torch.uint8)
     frames = torch.stack([torch.stack([frame, frame + 10])] * 2)
-    moved = shift_frames(frames, torch.tensor([1, 0]), torch.tensor([-1, 0]))
+    moved = torchs.shift_frames(frames, torch.tensor([1, 0]), torch.tensor([-1, 0]))
     expected = torch.tensor([[2, 3, 3], [2, 3, 3], [5, 6, 6]], dtype=torch.uint8)
     assert torch.equal(moved[0], torch.stack([expected, expected + 10]))
     assert torch.equal(moved[1], frames[1])
@@ -142,7 +141,7 @@ def test_compiled_augmentation_is_torchs(shape: tuple[int, ...]) -> None:
     frames = torch.randint(0, 256, shape, dtype=torch.uint8)
     for given in (frames, frames.to(memory_format=torch.channels_last), frames.float()):
         found = []
-        for by in (efficientzero.brightened, shifts.brightened):
+        for by in (torchs.brightened, shifts.brightened):
             torch.manual_seed(4)
             found.append(augment(given, by))
         assert torch.equal(*found) and found[0].dtype == found[1].dtype == torch.float32

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rl_training.algorithms.shifts import brightened
+
 LARGEST_SHIFT = 4  # pixels, and
 INTENSITY = 0.05  # the standard deviation of a picture's brightness, as in the paper
 
@@ -59,22 +61,6 @@ def has_searched_value(age: Tensor, steps: int, total_timesteps: int, mixed: Mix
     counts the start in updates; here it is in steps, of which learning has a constant share of updates.
     """
     return (age > mixed.recent * total_timesteps) & (steps >= mixed.searched_from * total_timesteps)
-
-
-def shift_frames(frames: Tensor, down: Tensor, right: Tensor) -> Tensor:
-    """Pictures [N, C, H, W], each moved by its own whole pixels [N]; what moves in repeats the edge."""
-    count, _, height, width = frames.shape
-    rows = (torch.arange(height) - down[:, None]).clamp(0, height - 1)
-    columns = (torch.arange(width) - right[:, None]).clamp(0, width - 1)
-    at = torch.arange(count)[:, None, None]
-    # Indices around the channels put them last: [N, H, W, C].
-    moved = frames.movedim(1, -1)[at, rows[:, :, None], columns[:, None, :]]
-    return moved.movedim(-1, 1)
-
-
-def brightened(frames: Tensor, down: Tensor, right: Tensor, brightness: Tensor) -> Tensor:
-    """Pictures [N, C, H, W] moved, and each made brighter or darker [N], as floats."""
-    return shift_frames(frames, down, right) * brightness.view(-1, 1, 1, 1)
 
 
 def augment(frames: Tensor, brightened: Brightened = brightened) -> Tensor:

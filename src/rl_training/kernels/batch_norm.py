@@ -9,23 +9,29 @@ The running statistics move by a tenth towards the mean and v M / (M - 1), as to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.compiling import njit
 from rl_training.kernels.functions import FAST
-
-if TYPE_CHECKING:
-    from rl_training.networks.muzero import FrameNorm
 
 EPSILON, MOMENTUM = 1e-5, 0.1
 ZERO = np.float32(0)
 
 
-def normalise(frames: Tensor, norm: FrameNorm, added: Tensor | None = None) -> Tensor:
+class Normalisation(Protocol):
+    """Of C channels: what scales and shifts them, and the running statistics."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+    mean: Tensor
+    variance: Tensor
+
+
+def normalise(frames: Tensor, norm: Normalisation, added: Tensor | None = None) -> Tensor:
     """In place of the frames, if their channels are last in memory; in single precision on the CPU."""
     rows = _rows(frames)
     count, sums = rows.size // rows.shape[3], np.zeros((2, rows.shape[3]))

@@ -1,4 +1,4 @@
-"""Pictures of bytes moved and made brighter or darker, in one pass: as `algorithms.efficientzero` says it."""
+"""Pictures of bytes moved and made brighter or darker, in one pass: as `algorithms.shifts` says it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import efficientzero
+from rl_training.algorithms import shifts
 from rl_training.compiling import njit
 
 
 def brightened(frames: Tensor, down: Tensor, right: Tensor, brightness: Tensor) -> Tensor:
-    """`efficientzero.brightened`, the same numbers, whose channels are last in memory."""
+    """`shifts.brightened`, the same numbers, whose channels are last in memory."""
     if frames.dtype != torch.uint8 or frames.device.type != "cpu" or torch.compiler.is_compiling():
-        return efficientzero.brightened(frames, down, right, brightness)
+        return shifts.brightened(frames, down, right, brightness)
     count, channels, height, width = frames.shape
     out = np.empty((count, height, width, channels), np.float32)
     _brightened(frames.numpy(), down.numpy(), right.numpy(), brightness.numpy(), out)

@@ -13,15 +13,14 @@ from rl_training.algorithms.efficientzero import (
     CONTINUOUS,
     DISCRETE,
     Mixed,
-    augment,
     consistency_loss,
     has_searched_value,
     value_prefixes,
 )
 from rl_training.algorithms.muzero import Targets, Unrolled, unrolled_loss
+from rl_training.data.augmentation import augmented
 from rl_training.data.batch import PositionBatch
 from rl_training.errors import ConfigError
-from rl_training.kernels.shifts import brightened
 from rl_training.networks.efficientzero import EfficientZeroNetwork
 from rl_training.networks.encoders import is_image, is_small_image
 from rl_training.networks.muzero import MuZeroNetwork
@@ -106,8 +105,8 @@ class EfficientZeroTrainer(MuZeroTrainer[EfficientZeroConfig]):
         if not (self.config.augmentation and photographs):
             return obs
         if getattr(self.agent.network.representation, "channels_last", False):
-            return augment(obs.movedim(-1, 1), brightened).movedim(1, -1)
-        return augment(obs, brightened)
+            return augmented(obs.movedim(-1, 1)).movedim(1, -1)
+        return augmented(obs)
 
     def varied(self, batch: PositionBatch, targets: Targets) -> tuple[PositionBatch, Targets]:
         batch, targets = super().varied(batch, targets)
