@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import time
 import warnings
@@ -273,9 +274,20 @@ def make_bare(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: 
             f"env_kwargs {dict(env_kwargs)} are rejected by {env_id}: {one_line(error)}", ("env_kwargs",)
         ) from error
     except Exception as error:  # whatever an environment's constructor or its module raises
-        file = isinstance(error, ModuleNotFoundError) and ":" in env_id
-        hint = "; a class of a file beside the config is named FILE.py:Class" if file else ""
-        raise ConfigError(f"env_id {env_id!r} cannot be made: {one_line(error)}{hint}") from error
+        raise ConfigError(
+            f"env_id {env_id!r} cannot be made: {one_line(error)}{_hint(env_id, error)}"
+        ) from error
+
+
+def _hint(env_id: str, error: Exception) -> str:
+    """What to do about an error of an environment's constructor, where that is known."""
+    if isinstance(error, ModuleNotFoundError) and ":" in env_id:
+        return "; a class of a file beside the config is named FILE.py:Class"
+    renderer = os.environ.get("MUJOCO_GL", "")
+    if renderer in ("egl", "osmesa") and "gl" in str(error).lower():
+        packages = "libegl1 and libgl1-mesa-dri" if renderer == "egl" else "libosmesa6"
+        return f"; MUJOCO_GL={renderer} renders with the system's {packages}"
+    return ""
 
 
 def _make(env_id: str, env_kwargs: Mapping[str, object], max_episode_steps: int | None) -> Env:
