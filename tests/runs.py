@@ -403,7 +403,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "efficientzero-breakout": dict(  # running statistics of frames, in the network and in its target
         algo="efficientzero",
         **PLANNER
-        | dict(env_id="ALE/Breakout-v5", max_episode_steps=60, total_timesteps=480, buffer_size=500),
+        | dict(env_id="ALE/Breakout-v5", max_episode_steps=60, total_timesteps=480, buffer_size=500)
+        | dict(latent_size=32),  # channels that compiled functions take
         env_kwargs={"frame_size": 36},
         prefix_size=8,
         projection_size=8,
