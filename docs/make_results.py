@@ -49,14 +49,15 @@ NO_SCORES = {
     # speed and sizes
     "| | 1 | 8 | 64 | 256 |",
     "| MuZero, 601 atoms | 16 November | before | after | LightZero |",
-    "| code | search | simulations | reanalysed values | steps per CPU-second |",
+    "| code | search | simulations | reanalysed values | steps per CPU-second | ratio to the first row |",
+    "| simulations | operations, 10⁹ | an update | at the speed of our products | at that of torch's |",
     "| MB on disk | latest 2 | `ladder` (13 checkpoints) | `all` (64) |",
     "| `dreamer/cartpole` | torch | compiled | ratio | torch's products alone | its products at peak |",
     "| `dreamer/cartpole` | imagination | heads, forward | heads, losses and backward | sequences, both ways "
     "| encoder and decoder | weights into panels | optimizer | batches | torch and Python |",
     "| config | a, per step | l, per step | s | m | n* |",
     "| config | first compilation |",
-    "| part of an update | milliseconds |",
+    "| part of an update, milliseconds | 50 simulations | 16 simulations |",
     "| row | against | ratio per CPU-second, median (lowest–highest) | required |",
     # numbers that name or count something
     "| # | detail | here |",
