@@ -195,11 +195,19 @@ def games_block() -> str:
     def games_of(run: dict[str, Any]) -> str:
         return ", ".join(str(sum(run[name].values())) for name in OPPONENTS)
 
+    def lost_sooner(run: dict[str, Any]) -> str:
+        found = run.get("minimax:4, shorter searches", run["minimax:4"])
+        return f"{sum(found[f'lost_as_{side}'] for side in sides)} of {sum(found.values())}"
+
     searched = [*next(iter(runs.values()))["kept"]]
     cells = [
         ["moves of both sides, of those that the config asks for", *map(length, runs.values())],
         ["channels at each square", *(str(run["settings"]["latent_size"]) for run in runs.values())],
         ["CPU-minutes", *(f"{run['cpu_seconds'] / 60:.0f}" for run in runs.values())],
+        [
+            "simulations for a move against random and minimax",
+            *(str(run["game_simulations"]) for run in runs.values()),
+        ],
         *(
             [
                 f"against {name}, moving {side}: won / drawn / lost",
@@ -208,6 +216,7 @@ def games_block() -> str:
             for name in OPPONENTS
             for side in sides
         ),
+        [f"lost to minimax:4 with {searched[-1]} simulations", *map(lost_sooner, runs.values())],
         *(
             [
                 f"moves kept, {each} simulation{'s' * (each != '1')}",
@@ -247,7 +256,11 @@ def games_card() -> str:
         "",
         f"- With {searched} simulations {100 * judged['kept']:.1f} % of its moves keep the theoretical value; "
         f"untrained {100 * judged['untrained']:.1f} %",
-        *(f"- Lost against {name}: {count} of {of} games" for name, (count, of) in lost.items()),
+        *(
+            f"- Lost against {name}, {searched if name == 'solver' else run['game_simulations']} simulations: "
+            f"{count} of {of} games"
+            for name, (count, of) in lost.items()
+        ),
         f"- Seed {run['seed']}, {results.thousands(run['steps'])} moves of "
         f"{results.thousands(run['total_timesteps'])} that the config asks for",
         f"- Config: `{GAME}`",
@@ -255,7 +268,7 @@ def games_card() -> str:
         f"- SHA-256 of weights.safetensors: `{run['weights_sha256']}`",
         "",
         f"    rl-training evaluate zoo:{GAME} --against me",
-        f"    rl-training evaluate zoo:{GAME} --against minimax:4 --set num_simulations=400",
+        f"    rl-training evaluate zoo:{GAME} --against minimax:4 --set num_simulations={run['game_simulations']}",
         "",
     ]
     return "\n".join(lines)
