@@ -48,7 +48,6 @@ NO_SCORES = {
     "| you write | seeds |",
     # speed and sizes
     "| | 1 | 8 | 64 | 256 |",
-    "| MuZero, 601 atoms | 16 November | before | after | LightZero |",
     "| code | search | simulations | reanalysed values | steps per CPU-second | ratio to the first row |",
     "| simulations | operations, 10⁹ | an update | at the speed of our products | at that of torch's |",
     "| MB on disk | latest 2 | `ladder` (13 checkpoints) | `all` (64) |",
