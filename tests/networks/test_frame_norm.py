@@ -1,5 +1,7 @@
 """Batch normalisation of frames in searches: part of the convolution before it, with the same result."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from rl_training.networks.muzero import (
     FrameLayers,
     FrameNorm,
     MuZeroNetwork,
+    NormalisedBlock,
     by_the_batch,
 )
 
@@ -113,3 +116,38 @@ def test_only_states_that_are_normalised_keep_their_channels_last(batch_norm: bo
     state = network.represent(torch.randint(0, 256, (2, 84, 84, 3), dtype=torch.uint8))
     for latent in (state, network.transition(state, torch.tensor([0, 2]))):
         assert latent.is_contiguous() is not batch_norm
+
+
+class Own(NormalisedBlock):
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        return 2 * frames
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", [Own(16), nn.Identity(), nn.Tanh()])
+@pytest.mark.parametrize("place", ["representation.layers.3", "dynamics.blocks.0"])
+def test_searches_call_layers_that_are_not_ours(place: str, part: nn.Module) -> None:
+    """In channels that compiled functions take."""
+    torch.manual_seed(1)
+    sizes: dict[str, Any] = SIZES | dict(latent_size=32 if "layers" in place else 16)
+    sizes |= dict(activation="relu", image_encoder="nature", batch_norm=True)
+    sizes.pop("projection_size")
+    network = MuZeroNetwork(spaces.Box(0, 255, (4, 32, 32), np.uint8), 3, **sizes)
+    called: list[int] = []
+    network.set_submodule(place, part)
+    handle = part.register_forward_hook(lambda *_: called.append(1))
+    obs = torch.randint(0, 256, (2, 4, 32, 32), dtype=torch.uint8)
+    network.searching()(network.represent(obs), torch.tensor([0, 1]))
+    assert called == [1]
+    handle.remove()
+
+
+@torch.no_grad()
+def test_a_block_with_another_normalisation_is_called_as_it_is() -> None:
+    block = NormalisedBlock(16)
+    block.layers[1] = nn.GroupNorm(2, 16)
+    frames = torch.randn(2, 16, 6, 6)
+    layers = list(block.layers)
+    inside = layers[2](layers[1](layers[0](frames)))
+    expected = F.relu(frames + layers[4](layers[3](inside)))
+    torch.testing.assert_close(block(frames), expected)

@@ -225,10 +225,7 @@ def knows(dynamics: nn.Module, prediction: nn.Module) -> bool:
     """Whether compiled functions know a transition of frames and its heads."""
     if not (is_exact(dynamics, FrameDynamics) and is_exact(prediction, FrameHeads)):
         return False
-    ours = is_exact(dynamics.norm, FrameNorm) and is_exact(dynamics.action, nn.Embedding)
-    ours = ours and is_exact(dynamics.state, nn.Conv2d) and is_exact(dynamics.blocks, nn.Sequential)
-    blocks: Any = dynamics.blocks
-    ours = ours and all(is_exact(block, NormalisedBlock) and block.is_plain for block in blocks)
+    ours = dynamics.is_plain and is_exact(dynamics.action, nn.Embedding)
     kinds = [kinds_of(head) for head in prediction.heads]
     # One activation of all heads, or in none of them a hidden layer.
     ours = ours and None not in kinds and len(set().union(*(kind or set() for kind in kinds))) <= 1
@@ -381,7 +378,7 @@ class NormalisedBlock(nn.Module):
 
     def forward(self, frames: Tensor) -> Tensor:
         norm = self.layers[1]
-        if isinstance(norm, FrameNorm) and norm.learns:
+        if (isinstance(norm, FrameNorm) and norm.learns) or not self.is_plain:
             return (frames + self.layers(frames)).relu_()
         return convolve_in_a_row(frames, self.folded(), self.ADDED)
 
@@ -570,14 +567,14 @@ class FrameRepresentation(nn.Module):
         return self.layers[-1](picture)
 
     def _parts(self) -> list[list[Any]] | None:
-        """The layers by sections, a convolution with a stride of 2 and the blocks behind it; None where there are none.
+        """The layers by sections, a convolution with a stride of 2 and the blocks behind it.
 
-        By the statistics of a batch only layers that are exactly ours, all in single precision on the CPU.
+        None where there are no such sections, or layers that are not exactly ours, in single precision on the CPU.
         """
         layers: list[Any] = list(self.layers)
         if not (self.normalised and isinstance(layers[-1], nn.AvgPool2d) and fits(layers[0].weight)):
             return None
-        if layers[1].learns and not all(map(is_plain, layers[:-1])):
+        if not all(map(is_plain, layers[:-1])):
             return None
         parts: list[list[Any]] = []
         for layer in layers[:-1]:
@@ -697,13 +694,21 @@ class FrameDynamics(nn.Module):
             return latent + self.blocks(self.state(latent) + moved)
         if self.norm.learns:
             return self.blocks(F.relu(latent + self.norm(self.state(latent) + moved)))
-        if moved.shape[2:] == (1, 1):
+        if moved.shape[2:] == (1, 1) and self.is_plain:
             layers, added, factor = self._folded()
             layers[0] = (layers[0][0], layers[0][1] + factor * moved.flatten(1))
             return convolve_in_a_row(latent, layers, added)
         weight, bias = self.norm.folded(self.state)
         change = convolve(latent, weight, bias) + self.norm.factor().view(-1, 1, 1) * moved
         return self.blocks((latent + change).relu_())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its convolutions and normalisations are exactly ours."""
+        parts = {self.state: nn.Conv2d, self.norm: FrameNorm, self.blocks: nn.Sequential}
+        blocks: Any = self.blocks
+        ours = all(is_exact(part, kind) for part, kind in parts.items())
+        return ours and all(is_exact(block, NormalisedBlock) and block.is_plain for block in blocks)
 
     def _folded(self) -> tuple[list[Layer], tuple[int, ...], Tensor]:
         """All layers with the normalisations behind them, what is added to each, and what an action's row is scaled by.
