@@ -22,7 +22,7 @@ from rl_training.runtime.paths import other_kernels
 from rl_training.runtime.workflows import check_manifest, revisions
 from rl_training.settings.loading import load_run_config
 from rl_training.state import chain, checkpoints
-from rl_training.state.formats import FORMAT
+from rl_training.state.formats import FORMAT, FRAMES_REVISION
 from rl_training.state.run_directory import RunDirectory, cpu, versions
 from rl_training.tools.forking import fork
 
@@ -143,7 +143,8 @@ def test_a_planner_on_frames_from_before_searches_folded_their_normalisation_war
     frames = ["env_id=ALE/Breakout-v5", "normalize_observations=false"]
     config = load_run_config(run.config_path, [*frames, "batch_norm=true"])
     check_manifest(manifest, config, display)
-    assert any("results of frames revision 1 (here revision 3)" in text for text in display.warnings)
+    said = f"results of frames revision 1 (here revision {FRAMES_REVISION})"
+    assert any(said in text for text in display.warnings)
     assert "frames" not in revisions(load_run_config(run.config_path, [*frames, "batch_norm=false"]))
 
 
