@@ -71,8 +71,10 @@ class ReanalysingTrainer(PositionTrainer[MuZeroT]):
     def values_at(self, places: np.ndarray, states: Tensor | None) -> Tensor:
         """The target network's values [N] at places of the replay."""
         with torch.inference_mode():
-            inputs = self.agent.inputs(self.replay.seen_at(places)) if states is None else None
-            return self.target.initial(inputs, states)[1].cpu()
+            if states is not None:
+                return self.target.initial(None, states)[1].cpu()
+            # A network of one's own may know observations alone.
+            return self.target.initial(self.agent.inputs(self.replay.seen_at(places)))[1].cpu()
 
     def search_anew(self, obs: Arrays, now: Now, **known: Any) -> Plan:
         """Search with the target network; `known` may be the `latent` states of the observations."""
