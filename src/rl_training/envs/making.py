@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shlex
 import time
 import warnings
@@ -284,7 +285,8 @@ def _hint(env_id: str, error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and ":" in env_id:
         return "; a class of a file beside the config is named FILE.py:Class"
     renderer = os.environ.get("MUJOCO_GL", "")
-    if renderer in ("egl", "osmesa") and "gl" in str(error).lower():
+    # Names of OpenGL's functions and libraries: eglQueryString, glGetError, libOSMesa.
+    if renderer in ("egl", "osmesa") and re.search("gl[A-Z]|GL|EGL|egl|OSMesa|osmesa", str(error)):
         packages = "libegl1 and libgl1-mesa-dri" if renderer == "egl" else "libosmesa6"
         return f"; MUJOCO_GL={renderer} renders with the system's {packages}"
     return ""
