@@ -145,6 +145,5 @@ add_products(rows, depth, repeats, out, left, right) with m < rows and k < depth
 put_products: Any = _products(adds=False)
 """The same products as out[m, :] = …, whatever was there."""
 
-add_wide_products: Any = _products(True, 2 * COLUMNS, WIDE_ROWS)
 put_wide_products: Any = _products(False, 2 * COLUMNS, WIDE_ROWS)
-"""Both for 32 columns."""
+"""The same for 32 columns."""
