@@ -54,6 +54,17 @@ def test_normalisation_is_torchs(shape: tuple[int, ...], adds: bool, last: bool)
 
 
 @torch.no_grad()
+def test_a_mean_of_a_thousand_standard_deviations_leaves_the_variance() -> None:
+    frames = torch.randn(8, 16, 9, 9) + 1000
+    norm = norm_of(16)
+    expected = F.batch_norm(
+        frames.double(), None, None, norm.weight.double(), norm.bias.double(), True, 0.1, 1e-5
+    )
+    found = normalise(frames.contiguous(memory_format=torch.channels_last), norm)
+    torch.testing.assert_close(found, F.relu(expected).float(), rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
 def test_what_is_no_number_stays_none() -> None:
     frames = torch.randn(2, 3, 4, 4)
     frames[0, 1, 2, 2] = float("nan")

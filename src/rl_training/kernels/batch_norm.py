@@ -35,13 +35,15 @@ def normalise(frames: Tensor, norm: Normalisation, added: Tensor | None = None) 
     """In place of the frames, if their channels are last in memory; in single precision on the CPU."""
     rows = _rows(frames)
     count, sums = rows.size // rows.shape[3], np.zeros((2, rows.shape[3]))
-    _sum(rows, sums, np.empty((2, rows.shape[3]), np.float32))
-    mean = sums[0] / count
-    variance = np.maximum(sums[1] / count - mean * mean, 0.0)
+    # Of the distances from each channel's first number: squares of a mean far from 0 would leave no digits for v.
+    first = rows[0, 0, 0].copy()
+    _sum(rows, first, sums, np.empty((2, rows.shape[3]), np.float32))
+    distance = sums[0] / count
+    mean, variance = first + distance, np.maximum(sums[1] / count - distance * distance, 0.0)
     factor = norm.weight.detach().numpy() / np.sqrt(variance + EPSILON)
     shift = norm.bias.detach().numpy() - factor * mean
     # In memory, as torch does it: to change the tensors would end the graphs that hold them, though none reads them.
-    for running, now in ((norm.mean, mean), (norm.variance, variance * (count / (count - 1)))):
+    for running, now in ((norm.mean, mean), (norm.variance, variance * (count / max(count - 1, 1)))):
         numbers = running.numpy()
         numbers += MOMENTUM * (now.astype(np.float32) - numbers)
     more = np.empty((0, 1, 1, 1), np.float32) if added is None else _rows(added)
@@ -55,8 +57,8 @@ def _rows(frames: Tensor) -> np.ndarray:
 
 
 @njit(borrows=True, nogil=True, fastmath=FAST)
-def _sum(rows, sums, line):  # type: ignore[no-untyped-def]
-    """Σ x and Σ x² of each channel: of a line of a frame in single precision, which is `line`, and of all in double."""
+def _sum(rows, first, sums, line):  # type: ignore[no-untyped-def]
+    """Σ (x - first) and Σ (x - first)² of each channel: of a line of a frame in `line`, float32, of all in float64."""
     count, height, width, channels = rows.shape
     for n in range(count):
         for y in range(height):
@@ -64,7 +66,7 @@ def _sum(rows, sums, line):  # type: ignore[no-untyped-def]
                 line[0, c] = line[1, c] = 0
             for x in range(width):
                 for c in range(channels):
-                    number = rows[n, y, x, c]
+                    number = rows[n, y, x, c] - first[c]
                     line[0, c] += number
                     line[1, c] += number * number
             for c in range(channels):
