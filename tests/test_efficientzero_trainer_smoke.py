@@ -449,3 +449,23 @@ def test_a_frame_that_several_rows_need_is_represented_once(monkeypatch: Any) ->
         expected[bootstraps] += batch["discount"][bootstraps] * network.initial(inputs)[1]
     torch.testing.assert_close(value, expected)
     trainer.close()
+
+
+def test_a_network_of_ones_own_that_knows_observations_alone_is_given_them() -> None:
+    """Also where states of frames would be represented once."""
+    trainer = on_frames()
+    now = Controls.of(trainer.config).at(240).after(0)
+    now.__dict__ |= dict(reanalyse_ratio=1.0, temperature=0.0, root_exploration_fraction=0.0)
+    batch, seen = drawn(trainer), []
+    expected = trainer.targets(batch, now)
+
+    class Own(type(trainer.target)):  # type: ignore[misc]
+        def initial(self, obs: Any) -> Any:
+            seen.append(len(obs))
+            return super().initial(obs)
+
+    trainer.target.__class__ = Own
+    found = trainer.targets(batch, now)
+    assert len(seen) == 2
+    torch.testing.assert_close(found.value, expected.value, rtol=1e-3, atol=1e-4)
+    trainer.close()

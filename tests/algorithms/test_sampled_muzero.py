@@ -247,3 +247,14 @@ def test_the_replay_keeps_the_samples_beside_their_policy() -> None:
     beyond = batch["action"][~acted[:-1]]
     assert len(beyond) > 20 and beyond.abs().max() < 1 and len(beyond.unique()) == beyond.numel()
     assert {"policy", "samples"} <= replay.state_dict()["slots"].keys()
+
+
+def test_a_network_of_ones_own_that_knows_observations_alone_begins_a_search() -> None:
+    class Own(MuZeroNetwork):
+        def initial(self, obs: Any) -> Any:  # type: ignore[override]
+            return super().initial(obs)
+
+    network = Own(SEEN, 4, dimensions=2, **SIZES)
+    with torch.no_grad():
+        prior, value, latent = SampledModel(network, 8, repeats=True).initial(torch.randn(6, 3))
+    assert prior.shape == (6, 8) and value.shape == (6,) and latent[SAMPLES].shape == (6, 8, 2)

@@ -125,7 +125,13 @@ class Own(NormalisedBlock):
 
 @torch.no_grad()
 @pytest.mark.parametrize("part", [Own(16), nn.Identity(), nn.Tanh()])
-@pytest.mark.parametrize("place", ["representation.layers.3", "dynamics.blocks.0"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("representation.layers.3", "representation.layers.3.layers.0"),
+        *("dynamics.state", "dynamics.norm", "dynamics.blocks.0"),
+    ],
+)
 def test_searches_call_layers_that_are_not_ours(place: str, part: nn.Module) -> None:
     """In channels that compiled functions take."""
     torch.manual_seed(1)
@@ -140,6 +146,61 @@ def test_searches_call_layers_that_are_not_ours(place: str, part: nn.Module) -> 
     network.searching()(network.represent(obs), torch.tensor([0, 1]))
     assert called == [1]
     handle.remove()
+
+
+def planner() -> EfficientZeroNetwork:
+    """In channels that compiled functions take."""
+    sizes: dict[str, Any] = SIZES | dict(
+        latent_size=32, activation="relu", image_encoder="nature", batch_norm=True
+    )
+    sizes |= dict(value_prefix=True, prefix_size=8, prefix_horizon=2, consistency=False)
+    return EfficientZeroNetwork(spaces.Box(0, 255, (4, 32, 32), np.uint8), 3, **sizes)
+
+
+PARTS = [
+    *(f"representation.layers{part}" for part in ("", ".0", ".1", ".2", ".3.layers", ".3.layers.0", ".12")),
+    *(f"dynamics.{part}" for part in ("state", "norm", "blocks", "blocks.0", "blocks.0.layers.3")),
+    *("prediction.heads.1.0", "prediction.heads.2.1", "prefix.reduce.0", "prefix.reduce.1"),
+]
+
+
+@pytest.mark.parametrize("place", PARTS)
+def test_hooks_are_called_in_searches_and_in_learning(place: str) -> None:
+    """A convolution and the normalisation behind it are one step only while both are exactly torch's and ours."""
+    torch.manual_seed(1)
+    network, called = planner(), []
+    obs, action = torch.randint(0, 256, (2, 4, 32, 32), dtype=torch.uint8), torch.tensor([0, 1])
+    network.get_submodule(place).register_forward_hook(lambda *_: called.append(place))
+    with torch.inference_mode():
+        network.searching()(network.initial(obs)[2], action)
+    assert called
+    called.clear()
+    with by_the_batch(network):
+        network.unroll(obs, action[None])
+    assert called
+    if place.startswith("representation"):
+        called.clear()
+        with by_the_batch(network), torch.no_grad():
+            network.represent(obs)
+        assert called == [place]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", [dict(padding=2, dilation=2), dict(padding=1, padding_mode="circular")])
+@pytest.mark.parametrize("place", ["representation.layers.3.layers.0", "dynamics.state"])
+def test_convolutions_of_another_kind_are_torchs(place: str, change: dict[str, Any]) -> None:
+    """A hook leaves all to torch; without it the numbers are the same."""
+    torch.manual_seed(1)
+    network = planner()
+    channels = network.get_submodule(place).out_channels
+    network.set_submodule(place, nn.Conv2d(channels, channels, 3, **change))
+    found = []
+    for hooked in (False, True):
+        if hooked:
+            network.get_submodule(place).register_forward_hook(lambda *_: None)
+        latent = network.initial(torch.full((2, 4, 32, 32), 77, dtype=torch.uint8))[2]
+        found.append(network.searching()(latent, torch.tensor([0, 1]))[3]["latent"].clone())
+    torch.testing.assert_close(*found)
 
 
 @torch.no_grad()

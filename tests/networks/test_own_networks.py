@@ -128,6 +128,8 @@ PARTS_OF_SHORTCUTS = {
     ("Dense", "finish"),
     ("ActionHead", "complete"),
     ("BlockLinear", "blocks"),
+    ("FrameNorm", "folded"),
+    ("FrameNorm", "factor"),
 }
 
 Calls = set[tuple[type, str, str]]  # class, method, phase

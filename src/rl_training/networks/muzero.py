@@ -26,7 +26,7 @@ from rl_training.algorithms.muzero import Unrolled, decode, scale_board, scale_g
 from rl_training.kernels.batch_norm import EPSILON, MOMENTUM, normalise
 from rl_training.kernels.compiled import fits
 from rl_training.kernels.dense import stacked
-from rl_training.kernels.exact import Shortcut, is_exact, taken
+from rl_training.kernels.exact import Shortcut, is_exact, is_ours, taken
 from rl_training.kernels.frame_model import ACTIVATIONS as COMPILED
 from rl_training.kernels.frame_model import FrameModel, Head, Moves
 from rl_training.kernels.products import PANEL
@@ -164,8 +164,9 @@ class MuZeroNetwork(nn.Module):
 
     @property
     def sees_frames(self) -> bool:
-        """Whether what a state costs is its representation."""
-        return isinstance(self.representation, FrameRepresentation) and self.representation.normalised
+        """Whether what a state costs is its representation, and `initial` takes states: one's own may not."""
+        frames = isinstance(self.representation, FrameRepresentation) and self.representation.normalised
+        return frames and is_ours(self, "rl_training.networks.", "initial")
 
     def initial(self, obs: Tensors | None, latent: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
         """Observations [N, ...] → policy logits [N, A], values [N], states, for the roots of a search.
@@ -249,7 +250,17 @@ def reduces(layers: Sequence[nn.Module]) -> bool:
     if len(layers) != len(kinds) or not all(map(is_exact, layers, kinds)):
         return False
     convolution: Any = layers[0]
-    return (convolution.kernel_size, convolution.out_channels) == ((1, 1), PANEL)
+    return kernel_of(convolution) == (1, 1) and convolution.out_channels == PANEL
+
+
+def kernel_of(layer: nn.Module) -> tuple[int, int] | None:
+    """Size and stride of a convolution that is exactly as they are made here; None of other layers."""
+    if not is_exact(layer, nn.Conv2d) or layer.bias is None:
+        return None
+    size, stride = layer.kernel_size[0], layer.stride[0]
+    ours = ((size, size), (stride, stride), (size // 2, size // 2), (1, 1), 1, "zeros")
+    how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups, layer.padding_mode)
+    return (size, stride) if how == ours else None
 
 
 def reduced(layers: nn.Module) -> tuple[Tensor, Tensor]:
@@ -318,11 +329,14 @@ class FrameNorm(nn.Module):
         """By how much the running statistics scale each channel: weight / √(variance + ε), [C]."""
         return self.weight * (self.variance + EPSILON).rsqrt()
 
-    def behind(self, convolution: nn.Conv2d, frames: Tensor) -> Tensor:
-        """What this makes of what the convolution makes of frames; in a search by one convolution."""
-        assert convolution.bias is not None
+    def behind(self, layer: nn.Module, frames: Tensor) -> Tensor:
+        """What this makes of what a layer makes of frames; in a search by one convolution, if the layer is one."""
+        kernel, convolution = kernel_of(layer), layer
+        if kernel is None or not is_exact(self, FrameNorm):
+            return self(layer(frames))
+        assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
         weight, bias = (convolution.weight, convolution.bias) if self.learns else self.folded(convolution)
-        if convolution.kernel_size == (3, 3) and convolution.stride == (1, 1):
+        if kernel == (3, 1):
             out = convolve(frames, weight, bias)
         else:
             out = F.conv2d(frames, weight, bias, convolution.stride, convolution.padding)
@@ -343,7 +357,6 @@ class FrameLayers(nn.Sequential):
         layers = list(self)
         for layer, after in zip(layers, [*layers[1:], None], strict=True):
             if isinstance(after, FrameNorm):
-                assert isinstance(layer, nn.Conv2d)
                 frames = after.behind(layer, frames)
             elif not isinstance(layer, FrameNorm):
                 frames = layer(frames)
@@ -387,7 +400,9 @@ class NormalisedBlock(nn.Module):
         """Whether it has the layers it was made with, and all are exactly these."""
         kinds = (nn.Conv2d, FrameNorm, nn.ReLU, nn.Conv2d, FrameNorm)
         layers = list(self.layers)
-        return is_exact(self.layers, FrameLayers) and len(layers) == 5 and all(map(is_exact, layers, kinds))
+        ours = is_exact(self.layers, FrameLayers) and len(layers) == len(kinds)
+        ours = ours and all(map(is_exact, layers, kinds))
+        return ours and kernel_of(layers[0]) == kernel_of(layers[3]) == (3, 1)
 
     def folded(self) -> list[tuple[Tensor, Tensor]]:
         """Both convolutions, each with the normalisation behind it."""
@@ -572,9 +587,11 @@ class FrameRepresentation(nn.Module):
         None where there are no such sections, or layers that are not exactly ours, in single precision on the CPU.
         """
         layers: list[Any] = list(self.layers)
-        if not (self.normalised and isinstance(layers[-1], nn.AvgPool2d) and fits(layers[0].weight)):
+        if not (self.normalised and isinstance(layers[-1], nn.AvgPool2d)):
             return None
-        if not all(map(is_plain, layers[:-1])):
+        if not (is_exact(self.layers, FrameLayers) and all(map(is_plain, layers[:-1]))):
+            return None
+        if kernel_of(layers[0]) is None or not fits(layers[0].weight):
             return None
         parts: list[list[Any]] = []
         for layer in layers[:-1]:
@@ -605,7 +622,7 @@ def is_plain(layer: nn.Module) -> bool:
     """Whether a layer of a representation is exactly ours, with all of its parts."""
     if is_exact(layer, NormalisedBlock):
         return layer.is_plain
-    return is_exact(layer, nn.Conv2d, FrameNorm, nn.ReLU)
+    return is_exact(layer, FrameNorm, nn.ReLU) or kernel_of(layer) == (3, 2)
 
 
 def named_squares(num_actions: int, squares: tuple[int, int]) -> Tensor | None:
@@ -692,7 +709,8 @@ class FrameDynamics(nn.Module):
         moved = moved if moved.ndim == 4 else moved[..., None, None]
         if self.norm is None:
             return latent + self.blocks(self.state(latent) + moved)
-        if self.norm.learns:
+        ours = is_exact(self.norm, FrameNorm) and kernel_of(self.state) == (3, 1)
+        if not ours or self.norm.learns:
             return self.blocks(F.relu(latent + self.norm(self.state(latent) + moved)))
         if moved.shape[2:] == (1, 1) and self.is_plain:
             layers, added, factor = self._folded()
@@ -705,9 +723,9 @@ class FrameDynamics(nn.Module):
     @property
     def is_plain(self) -> bool:
         """Whether its convolutions and normalisations are exactly ours."""
-        parts = {self.state: nn.Conv2d, self.norm: FrameNorm, self.blocks: nn.Sequential}
         blocks: Any = self.blocks
-        ours = all(is_exact(part, kind) for part, kind in parts.items())
+        ours = is_exact(self.norm, FrameNorm) and is_exact(blocks, nn.Sequential)
+        ours = ours and kernel_of(self.state) == (3, 1)
         return ours and all(is_exact(block, NormalisedBlock) and block.is_plain for block in blocks)
 
     def _folded(self) -> tuple[list[Layer], tuple[int, ...], Tensor]:

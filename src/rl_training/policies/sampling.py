@@ -32,7 +32,8 @@ class SampledModel:
         self, obs: Tensors | None, latent: Tensor | None = None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """As `MuZeroNetwork.initial`, with logits [N, K] of the actions that were drawn."""
-        outputs, value, known = self.network.initial(obs, latent)
+        # A network of one's own may know observations alone.
+        outputs, value, known = self.network.initial(obs, *([] if latent is None else [latent]))
         return self._prior(outputs), value, self._with_samples(known, outputs)
 
     def recurrent(
