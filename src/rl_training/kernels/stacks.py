@@ -36,16 +36,15 @@ MOST_KEPT = 2**22  # numbers: 16 MB
 class Stack(nn.Module):
     """Rows [..., inputs] → [..., outputs] by layers in compiled code; `gradient` is the vector of their gradients.
 
-    Without it nothing is learned. Values in between are kept for the backward pass while all blocks of rows fit into
-    the cache; beyond, they are computed again, which is cheaper than to fetch them from memory. Blocks lie so close
-    that what one hands on within a pass is where another keeps its values: the forward pass begins with the last one,
-    the backward pass with the first.
+    Values in between are kept for the backward pass while all blocks of rows fit into the cache; beyond, they are
+    computed again, which is cheaper than to fetch them from memory. Blocks lie so close that what one hands on within
+    a pass is where another keeps its values: the forward pass begins with the last one, the backward pass with the
+    first.
     """
 
-    def __init__(self, layers: Layers, gradient: Tensor | None) -> None:
+    def __init__(self, layers: Layers, gradient: Tensor) -> None:
         super().__init__()
-        self.dense, self.network = layers, tuple(layers.network)
-        self.gradient = None if gradient is None else gradient.numpy()
+        self.dense, self.network, self.gradient = layers, tuple(layers.network), gradient.numpy()
         # Without something to differentiate, autograd would not come back where inputs have no gradient.
         self.anchor = torch.zeros((), requires_grad=True)
         self.blind = layers.table.copy()  # as one whose inputs have no gradients
@@ -54,14 +53,11 @@ class Stack(nn.Module):
 
     def begin(self) -> None:
         """Read the parameters as they are now; gradients begin anew."""
-        if self.gradient is None:
-            self.dense.pack_forward()
-        else:
-            self.dense.pack()
+        self.dense.pack()
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.dense.inputs)
-        if self.gradient is not None and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             out = _Stacked.apply(rows, self.anchor, self)
         else:
             out = self.rows_forward(rows, self.memory(1))
