@@ -554,7 +554,7 @@ LATE = [
     ("algo: ppo\nenv_id: CartPole-v1\nenv_kwargs: {colour: red}\n", "3: env_kwargs {'colour': 'red'}"),
     (
         "algo: dqn\nbuffer_size: 9\nnum_envs: 8\nenv_id: CartPole-v1\n",
-        "2: 8 environments and targets of 1 steps need a buffer_size of at least",
+        "2: 8 environments and targets of 1 step need a buffer_size of at least",
     ),
     ("algo: sac\nseed: 1\nenv_id: CartPole-v1\n", "3: env_id 'CartPole-v1': its action is a Discrete"),
     (

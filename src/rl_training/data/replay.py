@@ -60,8 +60,8 @@ class Replay(Stateful, Generic[BatchT]):
         self.margin = (n_step + stack) * self.lanes * (stack + 1)
         if capacity < 4 * self.margin:
             raise ConfigError(
-                f"{self.lanes} environments and targets of {n_step} steps need a buffer_size of at least "
-                f"{4 * self.margin}, not {capacity}",
+                f"{self.lanes} environments and targets of {n_step} step{'s' * (n_step != 1)} need a buffer_size "
+                f"of at least {4 * self.margin}, not {capacity}",
                 ("buffer_size",),
             )
         self.head = 0  # the slot that is written next; slots are counted from the start of the run

@@ -61,8 +61,8 @@ class StreamReplay(Stateful):
         self.span = length + 1
         if self.capacity < 2 * self.span:
             raise ConfigError(
-                f"{self.lanes} environments and sequences of {length} steps need a buffer_size of at least "
-                f"{2 * self.span * self.lanes}, not {capacity}",
+                f"{self.lanes} environments and sequences of {length} step{'s' * (length != 1)} need a buffer_size "
+                f"of at least {2 * self.span * self.lanes}, not {capacity}",
                 ("buffer_size",),
             )
         self.num_classes, self.refresh = num_classes, refresh

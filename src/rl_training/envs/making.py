@@ -286,7 +286,7 @@ def _hint(env_id: str, error: Exception) -> str:
         return "; a class of a file beside the config is named FILE.py:Class"
     renderer = os.environ.get("MUJOCO_GL", "")
     # Names of OpenGL's functions and libraries: eglQueryString, glGetError, libOSMesa.
-    if renderer in ("egl", "osmesa") and re.search("gl[A-Z]|GL|EGL|egl|OSMesa|osmesa", str(error)):
+    if renderer in ("egl", "osmesa") and re.search(r"GL|OSMesa|osmesa|\b(lib)?egl|\bgl[A-Z]", str(error)):
         packages = "libegl1 and libgl1-mesa-dri" if renderer == "egl" else "libosmesa6"
         return f"; MUJOCO_GL={renderer} renders with the system's {packages}"
     return ""
