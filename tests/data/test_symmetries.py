@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import gymnasium as gym
@@ -15,8 +16,11 @@ from rl_training import load_config
 from rl_training.algorithms.masking import MASK
 from rl_training.algorithms.muzero import Targets
 from rl_training.data.symmetries import Symmetries
+from rl_training.dynamics.minatar import SIDE
+from rl_training.dynamics.minatar_breakout import AT_A_SIDE, BALL_X, BREAKOUT, DIRECTION, PADDLE, TRAIL_X
 from rl_training.envs.board_games import refuse_other_turns, symmetries_of
 from rl_training.envs.connect_four import ConnectFour
+from rl_training.envs.making import make_env
 from rl_training.envs.tictactoe import TicTacToe
 from rl_training.errors import ConfigError
 from rl_training.registry import trainer_class
@@ -68,6 +72,36 @@ def test_a_turned_game_goes_on_as_the_turned_position_would(env: Any, count: int
             assert np.array_equal(mirrored, expected["observation"][0].numpy())
             assert np.array_equal(its_info["action_mask"], expected[MASK][0].numpy())
             assert (its_reward, its_over) == (reward, over)
+
+
+def test_breakout_of_minatar_is_played_alike_in_the_mirror() -> None:
+    pytest.importorskip("minatar")
+    chance = np.random.default_rng(1)
+    with closing(make_env("MinAtar/Breakout-v1", {}, None)) as env:
+        ((numbers, actions),) = env.unwrapped.symmetries  # type: ignore[attr-defined]
+    for _ in range(100):
+        state = np.zeros(len(BREAKOUT.lowest))
+        noise = np.array([chance.integers(2**63), 0], np.uint64)
+        BREAKOUT.reset(state, noise)
+        other, same_noise = state.copy(), noise.copy()
+        for column in (PADDLE, BALL_X, TRAIL_X):
+            other[column] = SIDE - 1 - state[column]
+        other[DIRECTION] = AT_A_SIDE[int(state[DIRECTION])]
+        over = False
+        while not over:
+            action = int(chance.integers(3))
+            reward, over = BREAKOUT.step(state, np.array([float(action)]), noise)
+            mirrored = BREAKOUT.step(other, np.array([float(actions[action])]), same_noise)
+            assert mirrored == (reward, over)
+            seen, shown = np.empty(400, np.float32), np.empty(400, np.float32)
+            BREAKOUT.observe(state, seen), BREAKOUT.observe(other, shown)
+            assert np.array_equal(shown, seen[numbers])
+
+
+def test_a_game_of_minatar_that_tells_left_from_right_names_no_symmetries() -> None:
+    pytest.importorskip("minatar")
+    with closing(make_env("MinAtar/Freeway-v1", {}, None)) as env:
+        assert env.unwrapped.symmetries is None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("algo", ["muzero", "gumbel_muzero", "efficientzero"])
