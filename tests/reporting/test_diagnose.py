@@ -55,6 +55,7 @@ LEFT_OUT: dict[str, str] = {
     "dreamer/minatar_breakout": YOUNGER,
     "efficientzero/acrobot": YOUNGER,
     "efficientzero/cartpole": YOUNGER,
+    "efficientzero/minatar_breakout": YOUNGER,
     "gail/pendulum": YOUNGER,
     "gumbel_muzero/acrobot": YOUNGER,
     "gumbel_muzero/cartpole": YOUNGER,
