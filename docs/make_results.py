@@ -194,6 +194,11 @@ def games_block() -> str:
     def games_of(run: dict[str, Any]) -> str:
         return ", ".join(str(sum(run[name].values())) for name in OPPONENTS)
 
+    def begun(run: dict[str, Any]) -> str:
+        most = run["settings"]["env_kwargs"]["random_moves"]
+        points = run["settings"]["env_kwargs_schedule"].get("random_moves", {"points": [[0, most]]})["points"]
+        return ", then ".join(str(number) for _, number in points)
+
     def lost_sooner(run: dict[str, Any]) -> str:
         found = run.get("minimax:4, shorter searches", run["minimax:4"])
         return f"{sum(found[f'lost_as_{side}'] for side in sides)} of {sum(found.values())}"
@@ -202,6 +207,7 @@ def games_block() -> str:
     cells = [
         ["moves of both sides, of those that the config asks for", *map(length, runs.values())],
         ["channels at each square", *(str(run["settings"]["latent_size"]) for run in runs.values())],
+        ["random moves before a game, at most", *map(begun, runs.values())],
         ["CPU-minutes", *(f"{run['cpu_seconds'] / 60:.0f}" for run in runs.values())],
         [
             "simulations for a move against random and minimax",
