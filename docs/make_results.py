@@ -135,7 +135,7 @@ def gates() -> dict[str, Any]:
 
 def gate_table(found: dict[str, Any]) -> str:
     """One line for each gate, with all its seeds."""
-    header = ("gate", "steps", "seeds", "untrained", "trained", "required of each", "missed by")
+    header = ("gate", "steps", "seeds", "untrained", "trained", "required of each", "seeds that miss it")
     return results.table(header, [_gate_cells(name, gate) for name, gate in found.items()], right=(1,)) + "\n"
 
 
@@ -257,7 +257,7 @@ def games_card() -> str:
     lines = [
         f"# zoo:{GAME}",
         "",
-        "`gumbel_muzero` on `rl_training/ConnectFour-v0`, the weakest seed of those measured with the newest settings.",
+        "`gumbel_muzero` on `rl_training/ConnectFour-v0`, the seed of this config that keeps the fewest moves.",
         "",
         f"- With {searched} simulations {100 * judged['kept']:.1f} % of its moves keep the theoretical value; "
         f"untrained {100 * judged['untrained']:.1f} %",
